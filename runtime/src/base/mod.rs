@@ -1,0 +1,12 @@
+//! Words that every station uses: ids, units, limits, host memory.
+//!
+//! Owns: no resources but [`region::HostRegion`]. Imports nothing of ours.
+
+pub mod ids;
+
+pub mod limits;
+
+#[allow(unsafe_code, reason = "island: owns mappings made by mmap or by a Vulkan driver")]
+pub mod region;
+
+pub mod units;

@@ -1,0 +1,2 @@
+//! Compiles the kernels.
+fn main() {}

@@ -1,0 +1,3 @@
+//! The compute kernels of flint-rt.
+
+#![forbid(unsafe_code)]

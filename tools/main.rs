@@ -1,0 +1,2 @@
+//! The program `flint-rt`.
+fn main() {}
