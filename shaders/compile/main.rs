@@ -1,2 +1,9 @@
-//! Compiles the kernels.
-fn main() {}
+//! Makes `glsl/include/layout.glsl` and `spirv/` from the sources.
+
+#![forbid(unsafe_code)]
+
+mod header;
+
+fn main() {
+    print!("{}", header::print());
+}

@@ -1,0 +1,60 @@
+//! Every kernel of the product, declared once: its SPIR-V, its push-constant block, its bindings and its
+//! specialization constants.
+//!
+//! In: `spirv/*.spv`, checked in beside the sources. Out: one `static` a kernel and [`KERNELS`].
+//!
+//! Invariants: set 0 only, storage buffers only, binding 0 is `control`; `constant_id` 0 is the workgroup's width and
+//! 1 the subgroup's. What is declared here equals what the SPIR-V holds (`tests/spirv.rs`).
+
+use crate::Kernel;
+use crate::layout::{
+    ArgmaxPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
+    GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
+};
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $kernel:ident = $name:literal, $push:ident, $bindings:expr, [$($constant:literal),*];)*) => {
+        $(
+            $(#[$doc])*
+            pub static $kernel: Kernel = Kernel {
+                name: $name,
+                spirv: include_bytes!(concat!("../spirv/", $name, ".spv")),
+                push_bytes: $push::SIZE_BYTES,
+                bindings: &$bindings,
+                constants: &["WORKGROUP", "SUBGROUP", $($constant),*],
+            };
+        )*
+
+        /// Every kernel.
+        pub static KERNELS: &[&Kernel] = &[$(&$kernel),*];
+    };
+}
+
+kernels! {
+    /// Bindings: control, rows, row_index, x.
+    EMBED = "embed", EmbedPush, [1; 4], [];
+    /// Bindings: control, source, weight, target.
+    RMS_NORM = "rms_norm", RmsNormPush, [1; 4], [];
+    /// Bindings: control, x, words, y.
+    MATMUL = "matmul", MatmulPush, [1; 4], ["ROWS", "TOKENS", "ADD"];
+    /// Bindings: control, x, gate, up, h.
+    GATE_UP = "gate_up", GateUpPush, [1; 5], ["ROWS", "TOKENS"];
+    /// Bindings: control, q, k, v, q_norm, k_norm, angles, k_cache, v_cache.
+    ROPE = "rope", RopePush, [1; 9], [];
+    /// Bindings: control, q, k_cache, v_cache, partial.
+    ATTENTION = "attention", AttentionPush, [1; 5], ["HEAD_DIM", "GROUP"];
+    /// Bindings: control, partial, sinks, out.
+    ATTENTION_MERGE = "attention_merge", AttentionMergePush, [1; 4], [];
+    /// Bindings: control, x, weight, y.
+    ROUTER = "router", RouterPush, [1; 4], ["ROWS"];
+    /// Bindings: control, logits, table, routes, tiles, pairs, report.
+    ROUTE = "route", RoutePush, [1; 7], ["EXPERTS_USED", "PER_LANE"];
+    /// Bindings: control, x, tiles, pairs, h, pool.
+    EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
+    /// Bindings: control, h, tiles, pairs, y, pool.
+    EXPERT_DOWN = "expert_down", ExpertDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
+    /// Bindings: control, routes, y, shared, x.
+    COMBINE = "combine", CombinePush, [1; 5], [];
+    /// Bindings: control, source, partial, result.
+    ARGMAX = "argmax", ArgmaxPush, [1; 4], ["FINAL"];
+}
