@@ -1,1 +1,3 @@
 //! Station `model`.
+
+pub mod hparams;
