@@ -12,6 +12,8 @@ pub mod layout;
 
 pub mod kernels;
 
+pub mod reflect;
+
 pub use kernels::KERNELS;
 
 /// One compute kernel as the device layer needs it.
