@@ -309,7 +309,7 @@ push_blocks! {
     /// Push constants of `argmax`.
     ArgmaxPush of "argmax" {
         /// Values of a row.
-        length: u32,
+        column_count: u32,
         /// Parts into which a row is cut.
         parts: u32,
     }

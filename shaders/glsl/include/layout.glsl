@@ -116,7 +116,7 @@ struct CombinePush {
 };
 
 struct ArgmaxPush {
-    uint length;
+    uint column_count;
     uint parts;
 };
 
