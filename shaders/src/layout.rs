@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn bytes_are_the_fields_in_order() {
-        let push = ArgmaxPush { length: 0x0102_0304, parts: 5 };
+        let push = ArgmaxPush { column_count: 0x0102_0304, parts: 5 };
         assert_eq!(push.bytes(), [4, 3, 2, 1, 5, 0, 0, 0]);
     }
 }
