@@ -106,6 +106,6 @@ mod tests {
         let mut h = [0.0; 2];
         gate_up(&control, &push, &[1.0; 32], &matrix(), &up, &mut h);
         // silu(240) = 240 and silu(16) = 16 / (1 + e^-16); up = 64
-        assert_eq!(h, [240.0 * 64.0, (64.0 * 16.0 / (1.0 + (-16.0f64).exp())) as f32]);
+        assert_eq!(h, [240.0 * 64.0, rounded(64.0 * 16.0 / (1.0 + (-16.0f64).exp()))]);
     }
 }
