@@ -1,5 +1,5 @@
 //! The compute kernels of flint-rt: GLSL in `glsl/`, the SPIR-V made from it in `spirv/`, what host and shader share
-//! in [`layout`].
+//! in [`layout`], and a CPU twin of every kernel in [`reference`].
 //!
 //! Owns the kernels' bytes and their declared shape. In: nothing; there is no Vulkan here. Out: [`KERNELS`].
 //!
@@ -10,7 +10,13 @@
 
 pub mod layout;
 
+pub mod blocks;
+
 pub mod kernels;
+
+pub mod reflect;
+
+pub mod reference;
 
 pub use kernels::KERNELS;
 

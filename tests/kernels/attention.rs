@@ -1,0 +1,146 @@
+//! `attention` and `attention_merge` against their twins.
+
+use flint_shaders::kernels::{ATTENTION, ATTENTION_MERGE};
+use flint_shaders::layout::{AttentionMergePush, AttentionPush};
+use flint_shaders::reference::{self, Control, EMPTY_SPLIT_MAXIMUM};
+use half::f16;
+
+use crate::support::{Call, Lanes, Random, assert_close, device, floats, words};
+
+/// Scores are f32 sums of up to 256 products; an error of 1e-6 in a score of some units is 1e-5 after `exp`.
+const TOLERANCE: f32 = 3e-5;
+
+struct Shape {
+    head_dim: u32,
+    kv_head_count: u32,
+    group: u32,
+}
+
+struct Step {
+    control: Control,
+    window: u32,
+    ring_rows: u32,
+    splits: u32,
+}
+
+fn cache(random: &mut Random, words: u32) -> Vec<u32> {
+    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
+    (0..words).map(|_| half(random.value()) | half(random.value()) << 16).collect()
+}
+
+fn run(lanes: Lanes, shape: &Shape, step: &Step) {
+    let Some(device) = device() else { return };
+    let (dim, kv_heads, heads) = (shape.head_dim, shape.kv_head_count, shape.kv_head_count * shape.group);
+    let mut random = Random::new(u64::from(dim * 100 + heads * 10 + step.splits));
+    let tokens = step.control.token_count;
+    // Queries of this size give scores of some units, so that the weights differ.
+    let q: Vec<f32> = random.values(tokens * heads * dim).iter().map(|value| value * 4.0).collect();
+    let k_cache = cache(&mut random, step.ring_rows * kv_heads * dim / 2);
+    let v_cache = cache(&mut random, step.ring_rows * kv_heads * dim / 2);
+    let sinks = random.values(heads);
+    let push = AttentionPush {
+        head_count: heads,
+        kv_head_count: kv_heads,
+        window: step.window,
+        ring_rows: step.ring_rows,
+        splits: step.splits,
+        scale: 0.25,
+    };
+    let stride = (dim + 2) as usize;
+    let mut partial = vec![5.0f32; (tokens + 1) as usize * heads as usize * step.splits as usize * stride];
+    let call = Call {
+        kernel: &ATTENTION,
+        lanes,
+        constants: &[dim, shape.group],
+        push: push.bytes(),
+        groups: [kv_heads, step.splits, tokens + 1],
+    };
+    let after =
+        device.run(&call, &step.control, &[&[words(&q)], &[&k_cache], &[&v_cache], &[words(&partial)]]);
+    reference::attention(&step.control, &push, dim, &q, &k_cache, &v_cache, &mut partial);
+    let what = format!("dim {dim}, group {}, {:?}, {push:?}, {lanes:?}", shape.group, step.control);
+    let got = floats(&after[4][0]);
+    // Column by column: sums, maxima and totals have different sizes, and an empty split's maximum dwarfs all.
+    let columns = |of: &[f32], columns: std::ops::Range<usize>| -> Vec<f32> {
+        let column = of.chunks_exact(stride).flat_map(|split| split[columns.clone()].iter().copied());
+        column.map(|value| if value == EMPTY_SPLIT_MAXIMUM { 0.0 } else { value }).collect()
+    };
+    for range in [0..dim as usize, dim as usize..stride - 1, stride - 1..stride] {
+        assert_close(&what, &columns(got, range.clone()), &columns(&partial, range), TOLERANCE);
+    }
+    let empty = |of: &[f32]| -> Vec<bool> {
+        of.chunks_exact(stride).map(|split| split[dim as usize] == EMPTY_SPLIT_MAXIMUM).collect()
+    };
+    assert_eq!(empty(got), empty(&partial), "{what}: empty splits");
+
+    let push = AttentionMergePush { head_count: heads, head_dim: dim, splits: step.splits };
+    let mut target = vec![5.0f32; ((tokens + 1) * heads * dim) as usize];
+    let call = Call {
+        kernel: &ATTENTION_MERGE,
+        lanes,
+        constants: &[],
+        push: push.bytes(),
+        groups: [heads, tokens + 1, 1],
+    };
+    let after = device.run(&call, &step.control, &[&[words(&partial)], &[words(&sinks)], &[words(&target)]]);
+    reference::attention_merge(&step.control, &push, &partial, &sinks, &mut target);
+    // The unwritten last row holds 5.0; leave it out of the scale.
+    let written = (tokens * heads * dim) as usize;
+    assert_close(&what, &floats(&after[3][0])[..written], &target[..written], TOLERANCE);
+    assert_eq!(&floats(&after[3][0])[written..], &target[written..], "{what}: past the last token");
+}
+
+fn step(token_count: u32, position: u32, window: u32, ring_rows: u32, splits: u32) -> Step {
+    Step { control: Control { stop: 0, token_count, position }, window, ring_rows, splits }
+}
+
+#[test]
+fn attention_matches_its_twin_at_every_head_shape() {
+    let Some(device) = device() else { return };
+    for lanes in device.single() {
+        for (head_dim, kv_head_count, group) in [
+            (32, 1, 1),
+            (32, 2, 4),
+            (64, 1, 7),
+            (64, 3, 2),
+            (128, 1, 8),
+            (128, 2, 1),
+            (12, 2, 3),
+            (256, 1, 2),
+        ] {
+            let shape = Shape { head_dim, kv_head_count, group };
+            run(lanes, &shape, &step(1, 0, 0, 1, 1));
+            run(lanes, &shape, &step(3, 20, 0, 23, 4));
+        }
+    }
+}
+
+#[test]
+fn attention_sees_its_window_through_the_ring() {
+    let Some(device) = device() else { return };
+    let shape = Shape { head_dim: 32, kv_head_count: 2, group: 2 };
+    for lanes in device.single() {
+        // Around the window's edge: one key less than it, as many, one more; then far behind it.
+        for position in [0, 3, 4, 5, 6, 100] {
+            for splits in [1, 2, 3, 5, 9] {
+                run(lanes, &shape, &step(1, position, 5, 5, splits));
+                // A step of four tokens needs a ring of window + tokens - 1 rows.
+                run(lanes, &shape, &step(4, position, 5, 8, splits));
+                run(lanes, &shape, &step(2, position, 1, 3, splits));
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_cuts_long_rows_into_any_number_of_splits() {
+    let Some(device) = device() else { return };
+    let shape = Shape { head_dim: 64, kv_head_count: 1, group: 4 };
+    for lanes in device.single() {
+        for splits in [1, 2, 7, 16, 31] {
+            for keys in [1, 15, 16, 17, 211] {
+                run(lanes, &shape, &step(1, keys - 1, 0, 256, splits));
+            }
+        }
+    }
+}
