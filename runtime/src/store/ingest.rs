@@ -5,9 +5,9 @@
 //!   [`CHUNK_BYTES`] and the header, whatever the model's size. The store is published only when the whole source was
 //!   read unchanged and everything is synced.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,9 @@ use crate::base::volume::free_bytes;
 use crate::gguf::Gguf;
 use crate::store::digest::Sha256Digest;
 use crate::store::error::{StoreError, io_error};
-use crate::store::layout::{DENSE_FILE, Layout, Move};
+use crate::store::layout::{Layout, Move};
 use crate::store::manifest::{MANIFEST_NAME, Manifest, SourceRecord};
+use crate::store::output::{Output, Writer};
 use crate::store::publish::{WorkingFolder, other_working_folders};
 
 /// Bytes of a read of the source: large enough for any drive's full rate, small enough to report progress.
@@ -126,8 +127,7 @@ pub fn ingest_checked(
     let mut done_bytes = 0;
     for output in [&writer.experts, &writer.dense, &header, &description] {
         progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
-        output.file.sync_all().map_err(io_error("sync", &output.path))?;
-        done_bytes += output.len_bytes;
+        done_bytes += output.sync()?;
     }
     folder.publish()?;
     progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
@@ -255,59 +255,4 @@ fn check_room(folder: &Path, needed_bytes: u64) -> Result<(), StoreError> {
 fn plain_file_name(source: &Path) -> String {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     name.replace(char::is_control, "\u{fffd}")
-}
-
-/// The files that the source's tensors go to.
-struct Writer {
-    dense: Output,
-    experts: Output,
-    /// What of the store is still to be written, for the message when the drive is full.
-    left_bytes: u64,
-}
-
-impl Writer {
-    fn write(&mut self, bytes: &[u8], target: Span) -> Result<(), StoreError> {
-        let output = if target.file == DENSE_FILE { &self.dense } else { &self.experts };
-        let end_bytes = target.offset_bytes + target.len_bytes;
-        assert!(end_bytes <= output.len_bytes, "{} is written beyond its end", output.path.display());
-        self.left_bytes -= output.write(bytes, target.offset_bytes, self.left_bytes)?;
-        Ok(())
-    }
-}
-
-/// One new file of the store.
-struct Output {
-    path: PathBuf,
-    file: File,
-    len_bytes: u64,
-}
-
-impl Output {
-    /// Makes the file in its final length, so that padding needs no writes.
-    fn create(path: PathBuf, len_bytes: u64) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = file.map_err(|source| write_error(&path, 0, len_bytes, source))?;
-        file.set_len(len_bytes).map_err(|source| write_error(&path, 0, len_bytes, source))?;
-        Ok(Self { path, file, len_bytes })
-    }
-
-    /// Writes all of `bytes`; gives their number. `left_bytes` are still to be written to the store, these included.
-    fn write(&self, bytes: &[u8], offset_bytes: u64, left_bytes: u64) -> Result<u64, StoreError> {
-        let result = self.file.write_all_at(bytes, offset_bytes);
-        result.map_err(|source| write_error(&self.path, offset_bytes, left_bytes, source))?;
-        Ok(bytes.len() as u64)
-    }
-}
-
-/// Tells a full drive from a broken one.
-fn write_error(path: &Path, offset_bytes: u64, needed_bytes: u64, source: io::Error) -> StoreError {
-    match source.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            // Only for the message: a file system that does not answer says nothing about why the write failed.
-            let free_bytes = free_bytes(folder).unwrap_or(0);
-            StoreError::DriveFull { path: path.to_owned(), offset_bytes, needed_bytes, free_bytes, source }
-        }
-        _ => io_error("write", path)(source),
-    }
 }

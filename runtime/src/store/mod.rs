@@ -1,7 +1,7 @@
 //! Our file on the drive, and the GGUF in place: one table (layer, expert) -> spans for both.
 //!
 //! - Owns: the layout of a store's bytes (drawn in `STORE.md`) and its manifest.
-//! - In: a GGUF file, or a store that [`ingest`] made of one.
+//! - In: a GGUF file, or a store that [`ingest()`] made of one.
 //! - Out: a [`Source`]: files, the span of every dense tensor, the one to three spans of every expert record.
 //! - Invariants: a store is immutable and complete: it appears under its name by a rename, after every byte of it was
 //!   synced. What [`Source::open`] accepted has every number checked against the header and the files' real lengths.
@@ -15,6 +15,7 @@ mod ingest;
 mod layout;
 mod manifest;
 mod open;
+mod output;
 mod publish;
 mod record;
 
