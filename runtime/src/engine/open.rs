@@ -215,7 +215,7 @@ impl Engine {
 
     /// Whether `id` ends a reply.
     pub fn is_stop(&self, id: TokenId) -> bool {
-        self.stops.contains(id)
+        self.stops.reason(id).is_some()
     }
 }
 
@@ -226,6 +226,12 @@ fn token_table(source: &Source) -> Result<Span, EngineError> {
 /// The longest span of one read: a whole record, and a good size for dense weights.
 fn span_bytes_max(config: &FlintConfig) -> u32 {
     u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
+}
+
+/// Free bytes of the device's largest heap of its own.
+fn device_bytes_free(gpu: &Gpu) -> u64 {
+    let heaps = gpu.memory_budget();
+    heaps.iter().filter(|heap| heap.is_device_local).map(|heap| heap.free_bytes()).max().unwrap_or(0)
 }
 
 fn plan_memory(
@@ -259,7 +265,7 @@ fn plan_memory(
     MemoryPlan::new(
         config,
         &BudgetInput {
-            free_bytes: gpu.memory_budget().free_bytes(),
+            free_bytes: device_bytes_free(gpu),
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,
             context_len,

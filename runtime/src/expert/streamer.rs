@@ -204,10 +204,11 @@ impl Streamer {
         let (memory, source) = (&self.memory, &self.source);
         let mut moves = loads.iter().flat_map(|load| {
             let (buffer, slot_offset_bytes) = memory.place(load.slot);
-            source.expert_pieces(load.key).into_iter().map(move |piece| Move {
-                span: piece.span,
+            let pieces = source.expert_pieces(load.key);
+            (0..pieces.len()).map(move |i| Move {
+                span: pieces[i].span,
                 target: buffer.clone(),
-                target_offset_bytes: slot_offset_bytes + piece.record_offset_bytes,
+                target_offset_bytes: slot_offset_bytes + pieces[i].record_offset_bytes,
             })
         });
         let entry_offset_bytes = |key: ExpertKey| {

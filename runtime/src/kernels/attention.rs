@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
-use super::{Binder, assert_holds};
+use super::{Binder, Pipelines, assert_holds};
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
 /// What a layer's attention looks like.

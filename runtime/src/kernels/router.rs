@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{RoutePush, RouterPush};
 
-use super::{Binder, Pipelines, TileBuffers, assert_holds, groups};
+use super::{Binder, TileBuffers, assert_holds, groups};
 use crate::base::ids::LayerIndex;
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
