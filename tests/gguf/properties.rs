@@ -25,7 +25,7 @@ fn check(header: &[u8], file_len_bytes: u64) {
         assert!(tensor.len_bytes > 0, "{tensor:?}");
         assert!(tensor.offset_bytes >= gguf.data_start && tensor.end_bytes() <= file_len_bytes, "{tensor:?}");
         assert!((tensor.offset_bytes - gguf.data_start).is_multiple_of(gguf.alignment.into()), "{tensor:?}");
-        assert_eq!(gguf.tensors.get(&tensor.name), Some(tensor));
+        assert_eq!(gguf.tensors.get(&tensor.name), Some(tensor), "a tensor is found by its name");
         spans.push((tensor.offset_bytes, tensor.end_bytes()));
     }
     spans.sort_unstable();
@@ -40,7 +40,7 @@ fn check(header: &[u8], file_len_bytes: u64) {
     let fields_end = borders.iter().copied().filter(|&border| border < written.len()).max().unwrap_or(0);
     assert_eq!(written[..fields_end], gguf.header_bytes()[..fields_end], "parse and write are inverse");
     match FlintConfig::from_gguf(&gguf) {
-        Ok(config) => assert_eq!(config.layers.len(), config.layer_count as usize),
+        Ok(config) => assert_eq!(config.layers.len(), config.layer_count as usize, "one entry a layer"),
         Err(error) => assert!(!error.to_string().is_empty(), "an error says something"),
     }
 }

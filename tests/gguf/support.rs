@@ -5,19 +5,19 @@ use flint_rt::gguf::{Array, Gguf, GgufError, Parsed, Value};
 use crate::tiny_gguf::{GgufWriter, Item};
 
 /// Parses `bytes` as a whole file.
-pub fn parse(bytes: &[u8]) -> Result<Gguf, GgufError> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Gguf, GgufError> {
     let len = bytes.len() as u64;
     Gguf::parse(bytes, len).and_then(|parsed| parsed.complete(len))
 }
 
 /// Parses what `writer` writes.
-pub fn parse_written(writer: &GgufWriter) -> Result<Gguf, GgufError> {
+pub(crate) fn parse_written(writer: &GgufWriter) -> Result<Gguf, GgufError> {
     parse(&writer.bytes())
 }
 
 /// The message with which `bytes` are refused, which must hold all of `parts`.
 #[track_caller]
-pub fn assert_refused(bytes: &[u8], parts: &[&str]) -> GgufError {
+pub(crate) fn assert_refused(bytes: &[u8], parts: &[&str]) -> GgufError {
     let error = parse(bytes).expect_err("a file that must be refused was read");
     assert_mentions(&error.to_string(), parts);
     error
@@ -25,19 +25,19 @@ pub fn assert_refused(bytes: &[u8], parts: &[&str]) -> GgufError {
 
 /// Asserts that `message` holds all of `parts`.
 #[track_caller]
-pub fn assert_mentions(message: &str, parts: &[&str]) {
+pub(crate) fn assert_mentions(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{message:?} does not mention {part:?}");
     }
 }
 
 /// Whether the beginning of a file was right so far, only too short.
-pub fn is_incomplete(parsed: &Result<Parsed, GgufError>) -> bool {
+pub(crate) fn is_incomplete(parsed: &Result<Parsed, GgufError>) -> bool {
     matches!(parsed, Ok(Parsed::Incomplete { .. }))
 }
 
 /// A writer of the same header. Its tensors have no data, so only the header of what it writes is of use.
-pub fn writer_of(gguf: &Gguf) -> GgufWriter {
+pub(crate) fn writer_of(gguf: &Gguf) -> GgufWriter {
     let mut writer = GgufWriter::new();
     writer.version = gguf.version;
     writer.alignment = gguf.alignment.into();

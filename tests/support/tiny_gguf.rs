@@ -3,7 +3,7 @@
 //! Shares no code with the reader, so that the two check each other. Include it with
 //! `#[path = "support/tiny_gguf.rs"] mod tiny_gguf;`.
 
-#![allow(dead_code, reason = "every test uses its part of this")]
+#![allow(dead_code, unreachable_pub, reason = "every test program includes this and uses its part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may fail by a panic")]
 
 use half::f16;
@@ -452,8 +452,8 @@ fn matrix(writer: &mut GgufWriter, random: &mut Random, name: &str, dims: &[u64]
         let step = step * (0.8 + 0.4 * random.unit());
         data.extend_from_slice(&f16::from_f32(step).to_le_bytes());
         data.extend_from_slice(&f16::from_f32(-7.5 * step).to_le_bytes());
-        data.extend_from_slice(&random.next().to_le_bytes());
-        data.extend_from_slice(&random.next().to_le_bytes());
+        data.extend_from_slice(&random.bits().to_le_bytes());
+        data.extend_from_slice(&random.bits().to_le_bytes());
     }
     writer.add_tensor(name, Q4_1, dims, data);
 }
@@ -463,11 +463,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// 64 random bits.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it never ends, so an iterator would only be in the way"
-    )]
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -477,7 +473,7 @@ impl Random {
 
     /// From 0 to below 1.
     pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 24) as f32
+        (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }
 
     /// `count` floats as bytes, near enough normal.
