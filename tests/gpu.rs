@@ -342,7 +342,8 @@ fn a_mapped_region_is_shared() {
 fn sizes_over_a_limit_are_refused_by_name() {
     let Some(gpu) = open() else { return };
     let error = gpu.buffer("far too long", 1 << 50, Placement::Device).unwrap_err();
-    assert!(matches!(error, GpuError::OverLimit { .. }), "{error}");
+    // A driver that names no such limit has no such memory either.
+    assert!(matches!(error, GpuError::OverLimit { .. } | GpuError::OutOfMemory { .. }), "{error}");
     assert!(error.to_string().contains("far too long"), "{error}");
     assert!(gpu.mapped_region(1 << 50).is_err());
     let range = gpu.info().limits.storage_range;
@@ -392,7 +393,11 @@ fn exhausted_memory_is_a_typed_error_and_the_device_goes_on() {
     let Some(gpu) = open() else { return };
     let is_software = gpu.info().is_software();
     close(gpu);
-    // A software device takes what the process may map; a real one what its heap holds.
+    // A software device takes what the process may map; a real one what its heap holds, which is not ours to take while
+    // other tests run.
+    if !is_software && std::env::var_os("FLINT_RT_TEST_EXHAUST").is_none() {
+        return println!("skipped: FLINT_RT_TEST_EXHAUST=1 with --test-threads=1 fills the device's memory");
+    }
     run_child("exhaustion_child", &[], is_software.then_some(8 << 20));
 }
 

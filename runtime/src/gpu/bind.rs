@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use ash::vk;
 
+use super::buffer::{Buffer, BufferView};
 use super::context::Shared;
 use super::device::Device;
 use super::error::GpuError;
 use super::instance::lock;
-use super::memory::{Buffer, BufferView};
 use super::pipeline::{Pipeline, PipelineInner};
 
 /// Sets of one pool. A model of 49 layers with a dozen kernels a layer needs some 600.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use ash::vk;
 
+use super::buffer::{Backing, Buffer, BufferInner, create_raw};
 use super::context::Shared;
 use super::error::{GpuError, describe};
-use super::memory::{Backing, Buffer, BufferInner, create_raw};
 use super::placement::Placement;
 use crate::base::region::HostRegion;
 
@@ -83,7 +83,7 @@ pub(super) fn import(shared: &Arc<Shared>, region: &HostRegion) -> Result<Buffer
 /// Whether the driver takes host memory under a buffer of our usage at all.
 fn check_importable(shared: &Shared) -> Result<(), String> {
     let info =
-        vk::PhysicalDeviceExternalBufferInfo::default().usage(super::memory::USAGE).handle_type(HANDLE);
+        vk::PhysicalDeviceExternalBufferInfo::default().usage(super::buffer::USAGE).handle_type(HANDLE);
     let mut properties = vk::ExternalBufferProperties::default();
     let device = &shared.device;
     let instance = &device.instance.raw;

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use ash::vk;
 
+use super::buffer::{Backing, Buffer, BufferInner, create_raw};
 use super::context::Shared;
 use super::error::{GpuError, describe};
-use super::memory::{Backing, Buffer, BufferInner, Counted, create_raw};
+use super::memory::Counted;
 use super::placement::Placement;
 use crate::base::region::HostRegion;
 use crate::base::units::align_up;

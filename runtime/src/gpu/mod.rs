@@ -22,7 +22,9 @@
 //! device alive that made it, so drop order does not matter.
 
 mod bind;
+mod buffer;
 mod cache;
+mod commands;
 mod context;
 mod device;
 mod error;
@@ -40,14 +42,15 @@ mod timeline;
 mod timestamps;
 
 pub use bind::Bindings;
+pub use buffer::{Buffer, BufferView};
 pub use cache::CacheState;
+pub use commands::Commands;
 pub use context::{Gpu, GpuOptions, list_devices};
 pub use error::GpuError;
 pub use info::{DeviceChoice, DeviceInfo, DeviceKind, DeviceLimits};
 pub use instance::ValidationLog;
-pub use memory::{Buffer, BufferView};
 pub use pipeline::Pipeline;
 pub use placement::{HeapUse, Placement};
-pub use recorder::{Commands, Recorder};
+pub use recorder::Recorder;
 pub use timeline::Ticket;
 pub use timestamps::Timestamps;

@@ -9,17 +9,16 @@
 use std::any::Any;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ash::vk;
 
 use super::bind::Bindings;
+use super::buffer::Buffer;
+use super::commands::Commands;
 use super::context::Shared;
 use super::error::GpuError;
-use super::memory::Buffer;
 use super::pipeline::Pipeline;
 use super::tape::Tape;
-use super::timeline::Ticket;
 use super::timestamps::Timestamps;
 
 /// Bytes that a recording may carry itself for one update: Vulkan's limit.
@@ -252,12 +251,8 @@ impl Recorder {
         // SAFETY: the buffer is being recorded, by its one owner.
         unsafe { device.raw.end_command_buffer(self.buffer()) }
             .map_err(|result| device.failed("vkEndCommandBuffer", result))?;
-        Ok(Commands {
-            shared: Arc::clone(&self.shared),
-            tape: self.tape.take(),
-            kept: std::mem::take(&mut self.kept).handles,
-            ticket: AtomicU64::new(0),
-        })
+        let tape = self.tape.take().expect("invariant: it was just ended");
+        Ok(Commands::new(&self.shared, tape, std::mem::take(&mut self.kept).handles))
     }
 
     fn check_buffer(&self, what: &str, buffer: &Buffer, offset_bytes: u64, len_bytes: u64) {
@@ -278,43 +273,5 @@ impl Drop for Recorder {
         if let Some(tape) = self.tape.take() {
             self.shared.tapes.give_back(tape);
         }
-    }
-}
-
-/// A finished recording. It keeps alive what it uses; dropping it waits until the device is done with it.
-pub struct Commands {
-    pub(super) shared: Arc<Shared>,
-    tape: Option<Tape>,
-    kept: Vec<Arc<dyn Any + Send + Sync>>,
-    /// Its last submission; 0 before the first.
-    ticket: AtomicU64,
-}
-
-impl Commands {
-    pub(super) fn buffer(&self) -> vk::CommandBuffer {
-        self.tape.as_ref().expect("invariant: only `drop` takes the tape").buffer
-    }
-
-    /// The ticket of its last submission.
-    pub fn ticket(&self) -> Option<Ticket> {
-        Some(Ticket(self.ticket.load(Ordering::Acquire))).filter(|ticket| ticket.0 > 0)
-    }
-
-    pub(super) fn set_ticket(&self, ticket: Ticket) {
-        self.ticket.store(ticket.0, Ordering::Release);
-    }
-}
-
-impl Drop for Commands {
-    fn drop(&mut self) {
-        let Some(tape) = self.tape.take() else { return };
-        let answer = self.ticket().map_or(Ok(()), |ticket| self.shared.timeline.wait(ticket));
-        if matches!(answer, Err(GpuError::Timeout { .. })) {
-            // A hung device may still read all of this: it is left to the process's end.
-            std::mem::forget(std::mem::take(&mut self.kept));
-            std::mem::forget(Arc::clone(&self.shared));
-            return;
-        }
-        self.shared.tapes.give_back(tape);
     }
 }
