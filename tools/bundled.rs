@@ -53,10 +53,9 @@ mod embedded {
                 Err(error) => error,
             },
         };
-        let temporary = tempfile::Builder::new()
-            .prefix("flint-rt-")
-            .tempdir()
-            .map_err(|error| Failure::because(Exit::Memory, format!("{reason}; and no temporary folder"), &error))?;
+        let temporary = tempfile::Builder::new().prefix("flint-rt-").tempdir().map_err(|error| {
+            Failure::because(Exit::Memory, format!("{reason}; and no temporary folder"), &error)
+        })?;
         note(&format!("{reason}: using {} for this run only", temporary.path().display()));
         let path = place(temporary.path(), choice).map_err(|error| Failure::new(Exit::Memory, error))?;
         Ok(Found { path, _temporary: Some(temporary) })
@@ -97,8 +96,11 @@ mod embedded {
     /// The GGUF in `dir`, written where it is missing or differs.
     fn gguf(dir: &Path) -> io::Result<PathBuf> {
         let path = dir.join(format!("{NAME}.gguf"));
-        let named = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let is_whole = std::fs::metadata(&path).is_ok_and(|file| file.is_file() && file.len() == BYTES.len() as u64)
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
+        let is_whole = std::fs::metadata(&path)
+            .is_ok_and(|file| file.is_file() && file.len() == BYTES.len() as u64)
             && std::fs::read(&path).is_ok_and(|bytes| Sha256Digest::of(&bytes).to_string() == SHA256);
         if !is_whole {
             std::fs::create_dir_all(dir).map_err(|error| named(dir, error))?;
@@ -107,7 +109,9 @@ mod embedded {
                 .suffix(".tmp")
                 .tempfile_in(dir)
                 .map_err(|error| named(dir, error))?;
-            file.write_all(BYTES).and_then(|()| file.as_file().sync_all()).map_err(|error| named(&path, error))?;
+            file.write_all(BYTES)
+                .and_then(|()| file.as_file().sync_all())
+                .map_err(|error| named(&path, error))?;
             file.persist(&path).map_err(|error| named(&path, error.error))?;
         }
         Ok(path)

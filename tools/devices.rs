@@ -43,7 +43,8 @@ pub(crate) fn line(device: &DeviceInfo) -> String {
 
 /// One device as JSON.
 pub(crate) fn as_json(device: &DeviceInfo) -> Value {
-    let heaps = device.heaps.iter().map(|(bytes, is_local)| json!({ "bytes": bytes, "device_local": is_local }));
+    let heaps =
+        device.heaps.iter().map(|(bytes, is_local)| json!({ "bytes": bytes, "device_local": is_local }));
     json!({
         "index": device.index,
         "name": device.name,

@@ -176,7 +176,9 @@ fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
         StoreError::TargetName { .. } => Exit::Usage,
-        StoreError::TargetParent { .. } | StoreError::TargetExists { .. } | StoreError::Busy { .. } => Exit::Failed,
+        StoreError::TargetParent { .. } | StoreError::TargetExists { .. } | StoreError::Busy { .. } => {
+            Exit::Failed
+        }
         _ => Exit::Model,
     }
 }

@@ -7,10 +7,10 @@ use flint_rt::text::{Detokenizer, Specials};
 
 use crate::args::GenerateArgs;
 use crate::exit::{Failure, Outcome};
+use crate::input::prompt_or_stdin;
 use crate::interrupt;
 use crate::model;
 use crate::open;
-use crate::input::prompt_or_stdin;
 use crate::reply::{Decoder, ReplyPrinter};
 use crate::stats::Stats;
 use crate::terminal::note;

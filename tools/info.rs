@@ -96,9 +96,10 @@ fn kind(source: &Source) -> &'static str {
 
 fn model_json(found: &Found, model: &Model) -> Value {
     let config = &model.config;
-    let layers = config.layers.iter().map(|layer| {
-        json!({ "window": layer.window, "rope": layer.rope, "moe": layer.is_moe })
-    });
+    let layers = config
+        .layers
+        .iter()
+        .map(|layer| json!({ "window": layer.window, "rope": layer.rope, "moe": layer.is_moe }));
     json!({
         "path": found.shown(),
         "kind": kind(&model.source),
@@ -183,7 +184,10 @@ fn model_text(found: &Found, model: &Model) -> String {
     if let Some(digest) = model.source.source_sha256() {
         line("made of", format!("{}, SHA-256 {digest}", model.source.file_name()));
     }
-    line("layers", format!("{}, of which the first {} without experts", config.layer_count, config.lead_layer_count));
+    line(
+        "layers",
+        format!("{}, of which the first {} without experts", config.layer_count, config.lead_layer_count),
+    );
     line(
         "experts",
         format!(
@@ -201,10 +205,16 @@ fn model_text(found: &Found, model: &Model) -> String {
             config.head_count, config.kv_head_count, config.head_dim, config.window
         ),
     );
-    line("width", format!("{}, experts {}, shared {}", config.embed_dim, config.expert_ffn_dim, config.shared_ffn_dim));
+    line(
+        "width",
+        format!("{}, experts {}, shared {}", config.embed_dim, config.expert_ffn_dim, config.shared_ffn_dim),
+    );
     line("context", format!("{} tokens", config.context_len));
     let vocabulary = model.tokenizer.vocabulary();
-    line("tokenizer", format!("{} tokens, {} special", vocabulary.token_count(), vocabulary.specials().count()));
+    line(
+        "tokenizer",
+        format!("{} tokens, {} special", vocabulary.token_count(), vocabulary.specials().count()),
+    );
     let stops = model.stops.entries().iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>();
     line("stop tokens", stops.join(", "));
     let form = match check_markers(&model.tokenizer) {

@@ -24,7 +24,9 @@ pub(crate) fn run(args: &IngestArgs) -> Outcome {
     let target = target(args)?;
     // Asked for twice, it is there: the second time costs a look.
     let (is_new, report) = match existing(&args.source, &target)? {
-        Some(source) => (false, json!({ "source_sha256": source.source_sha256().map(|digest| digest.to_string()) })),
+        Some(source) => {
+            (false, json!({ "source_sha256": source.source_sha256().map(|digest| digest.to_string()) }))
+        }
         None => (true, json_of(&make(&args.source, &target)?)),
     };
     let shown = target.display().to_string();
@@ -63,7 +65,9 @@ fn target(args: &IngestArgs) -> Outcome<PathBuf> {
         None => args.source.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
     };
     if name.is_empty() || name == "." || name == ".." || name.contains('/') {
-        return Err(Failure::usage(format!("{name:?} cannot be a store's name: it is one name, without a slash")));
+        return Err(Failure::usage(format!(
+            "{name:?} cannot be a store's name: it is one name, without a slash"
+        )));
     }
     let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
     std::fs::create_dir_all(&dir).map_err(failed)?;
@@ -82,7 +86,8 @@ fn existing(source: &Path, target: &Path) -> Outcome<Option<Source>> {
 
 /// Makes the store, with a bar and a note at the end.
 pub(crate) fn make(source: &Path, target: &Path) -> Outcome<IngestReport> {
-    let report = make_quietly(source, target).map_err(|error| Failure::from(error).about(source.display().to_string()))?;
+    let report = make_quietly(source, target)
+        .map_err(|error| Failure::from(error).about(source.display().to_string()))?;
     note(&format!(
         "{} experts, {} in {:.1} s ({}), SHA-256 {}",
         report.record_count,

@@ -18,7 +18,8 @@ pub(crate) fn text_or_stdin(argument: Option<&str>, what: &str) -> Outcome<Strin
         .lock()
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::because(Exit::Failed, "standard input", &error))?;
-    String::from_utf8(bytes).map_err(|error| Failure::because(Exit::Usage, "standard input is not UTF-8", &error))
+    String::from_utf8(bytes)
+        .map_err(|error| Failure::because(Exit::Usage, "standard input is not UTF-8", &error))
 }
 
 /// As [`text_or_stdin`], without the newline that a shell puts at the end of what it pipes.
@@ -34,5 +35,6 @@ pub(crate) fn prompt_or_stdin(argument: Option<&str>) -> Outcome<String> {
 pub(crate) fn text_of_file(path: &Path) -> Outcome<String> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| Failure::because(Exit::Failed, name.clone(), &error))?;
-    String::from_utf8(bytes).map_err(|error| Failure::because(Exit::Usage, format!("{name} is not UTF-8"), &error))
+    String::from_utf8(bytes)
+        .map_err(|error| Failure::because(Exit::Usage, format!("{name} is not UTF-8"), &error))
 }

@@ -62,15 +62,20 @@ fn look_up(named: &Path, dir: Option<&Path>) -> Outcome<PathBuf> {
     }
     match dir {
         Some(dir) if dir.join(named).is_dir() => Ok(dir.join(named)),
-        Some(dir) => missing(format!("{name}: no such file or folder, and no store of that name in {}", dir.display())),
+        Some(dir) => {
+            missing(format!("{name}: no such file or folder, and no store of that name in {}", dir.display()))
+        }
         None => missing(format!("{name}: no such file or folder")),
     }
 }
 
 fn as_source(path: PathBuf, dir: Option<PathBuf>, choice: SourceChoice) -> Outcome<Found> {
-    let source = Source::open(&path).map_err(|error| Failure::from(error).about(path.display().to_string()))?;
+    let source =
+        Source::open(&path).map_err(|error| Failure::from(error).about(path.display().to_string()))?;
     match (source.kind(), choice) {
-        (SourceKind::Store, SourceChoice::Store) | (SourceKind::Gguf, SourceChoice::Gguf) => Ok(Found::at(path)),
+        (SourceKind::Store, SourceChoice::Store) | (SourceKind::Gguf, SourceChoice::Gguf) => {
+            Ok(Found::at(path))
+        }
         (SourceKind::Store, SourceChoice::Gguf) => Err(Failure::usage(format!(
             "{}: this is a store; for --source gguf name the GGUF with --model",
             path.display()

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::generate::GenerateObserver;
-use flint_rt::text::chat::{ReplyEvent, ReplySplitter};
 use flint_rt::text::Detokenizer;
+use flint_rt::text::chat::{ReplyEvent, ReplySplitter};
 
 use crate::exit::Outcome;
 use crate::interrupt;

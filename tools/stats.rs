@@ -60,7 +60,11 @@ impl Stats {
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = |tokens: u64, seconds: f64| {
-            if tokens == 0 || seconds <= 0.0 { "-".to_owned() } else { format!("{:.1}", tokens as f64 / seconds) }
+            if tokens == 0 || seconds <= 0.0 {
+                "-".to_owned()
+            } else {
+                format!("{:.1}", tokens as f64 / seconds)
+            }
         };
         writeln!(
             f,
@@ -78,7 +82,11 @@ impl fmt::Display for Stats {
             rate(self.reply_steps, self.reply_seconds)
         )?;
         let uses = self.hits + self.misses;
-        let share = if uses == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * self.hits as f64 / uses as f64) };
+        let share = if uses == 0 {
+            "-".to_owned()
+        } else {
+            format!("{:.1} %", 100.0 * self.hits as f64 / uses as f64)
+        };
         let a_token = self.read_bytes / (self.prompt_tokens + self.reply_steps).max(1);
         write!(
             f,

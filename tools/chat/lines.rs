@@ -134,9 +134,9 @@ fn take(line: &str, fenced: &mut Option<Vec<String>>) -> Option<Entry> {
     if trimmed.is_empty() {
         return None;
     }
-    let is_command = trimmed.strip_prefix('/').is_some_and(|name| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())
-    });
+    let is_command = trimmed
+        .strip_prefix('/')
+        .is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase()));
     Some(if is_command { Entry::Command(trimmed.to_owned()) } else { Entry::Message(line.to_owned()) })
 }
 

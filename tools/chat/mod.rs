@@ -123,8 +123,11 @@ impl Chat<'_> {
         let tokenizer = self.engine.tokenizer();
         let ids = tokenizer.encode_spans(&prompt.spans)?;
         let mut printer = ReplyPrinter::new(Decoder::Reply(ReplySplitter::new(tokenizer, &prompt)?));
-        let mut options =
-            GenerateOptions { sampler: &mut self.sampler, tokens_max: self.args.predict, ignores_stops: false };
+        let mut options = GenerateOptions {
+            sampler: &mut self.sampler,
+            tokens_max: self.args.predict,
+            ignores_stops: false,
+        };
         let before = self.engine.stream_stats();
         let replying = interrupt::Reply::begin();
         let made = self.engine.generate(&mut self.session, &ids, &mut options, &mut printer);

@@ -17,8 +17,8 @@ use std::io::{self, Write};
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, EngineError};
-use flint_rt::model::{ModelError, Want};
 use flint_rt::model::prefill::PrefillObserver;
+use flint_rt::model::{ModelError, Want};
 use serde::Serialize;
 
 use crate::args::EvalArgs;
@@ -65,13 +65,19 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let needed = ids.len() as u64 + u64::from(args.greedy.unwrap_or(0));
     let context_len = u32::try_from(needed).ok().filter(|needed| *needed <= context_max);
     let Some(context_len) = context_len else {
-        return Err(Failure::usage(format!("{needed} tokens are more than the model's context of {context_max}")));
+        return Err(Failure::usage(format!(
+            "{needed} tokens are more than the model's context of {context_max}"
+        )));
     };
     let mut engine = open::engine(&args.engine, &model, Some(context_len))?;
     if args.perplexity.is_some() {
         let report = loss(&mut engine, &ids)?;
         print(args, &report, |stdout| {
-            writeln!(stdout, "{} tokens, loss {:.6}, perplexity {:.5}", report.tokens, report.loss, report.perplexity)
+            writeln!(
+                stdout,
+                "{} tokens, loss {:.6}, perplexity {:.5}",
+                report.tokens, report.loss, report.perplexity
+            )
         })?;
     } else {
         let report = prompt_report(args, &mut engine, ids)?;
@@ -90,7 +96,9 @@ fn feed(
     let fed = engine.feed_prompt(&mut session, ids, Want::Greedy, observer);
     match fed {
         Ok(fed) => Ok((session, fed.step.greedy)),
-        Err(EngineError::Model(ModelError::Stopped)) if interrupt::is_requested() => Err(Failure::Interrupted),
+        Err(EngineError::Model(ModelError::Stopped)) if interrupt::is_requested() => {
+            Err(Failure::Interrupted)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -104,7 +112,8 @@ fn prompt_report(args: &EvalArgs, engine: &mut Engine, ids: Vec<TokenId>) -> Out
         return Err(error.into());
     }
     let (mut session, mut next) = fed?;
-    let routes = watch.routes.into_iter().map(|(layer, (experts, weights))| Routes { layer, experts, weights });
+    let routes =
+        watch.routes.into_iter().map(|(layer, (experts, weights))| Routes { layer, experts, weights });
     let routes: Vec<Routes> = routes.collect();
 
     let mut greedy = Vec::new();

@@ -46,7 +46,11 @@ pub(super) fn ids(args: &EvalArgs, model: &Found) -> Outcome<(Vec<TokenId>, u32)
         };
         if ids.len() < wanted || ids.len() < 2 {
             let have = ids.len() - 1;
-            return Err(Failure::usage(format!("{} has {have} tokens, wanted {}", path.display(), wanted.max(2) - 1)));
+            return Err(Failure::usage(format!(
+                "{} has {have} tokens, wanted {}",
+                path.display(),
+                wanted.max(2) - 1
+            )));
         }
         ids.truncate(wanted);
         ids
