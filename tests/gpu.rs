@@ -3,6 +3,7 @@
 //! Runs on whatever device there is, a software device included; says `skipped: no Vulkan device` where there is none.
 
 #![allow(clippy::cast_possible_truncation, reason = "test data is small")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
