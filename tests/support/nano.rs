@@ -14,12 +14,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// The bundled model.
-pub fn nano_path() -> PathBuf {
+pub(crate) fn nano_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/flint-nano-q4_1.gguf")
 }
 
 /// Opens the bundled model with validation on; `None` where there is no Vulkan device.
-pub fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
+pub(crate) fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
     let mut options = EngineOptions { model: nano_path(), validation: true, ..EngineOptions::default() };
     change(&mut options);
     match Engine::open(&options, &mut |_| {}) {
@@ -30,32 +30,32 @@ pub fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
 }
 
 /// Says that a test could not run.
-pub fn skip_without_device() {
+pub(crate) fn skip_without_device() {
     println!("skipped: no Vulkan device");
 }
 
 /// One prompt of the vectors.
-pub struct Prompt {
-    pub name: String,
-    pub ids: Vec<TokenId>,
-    pub top: Vec<(TokenId, f64)>,
-    pub logit_mean: f64,
-    pub argmax: Vec<TokenId>,
-    pub argmax_near_tie: Vec<usize>,
-    pub routes: Vec<LayerRoutes>,
-    pub route_near_tie: Vec<u32>,
-    pub greedy: Vec<TokenId>,
-    pub assert_greedy: usize,
+pub(crate) struct Prompt {
+    pub(crate) name: String,
+    pub(crate) ids: Vec<TokenId>,
+    pub(crate) top: Vec<(TokenId, f64)>,
+    pub(crate) logit_mean: f64,
+    pub(crate) argmax: Vec<TokenId>,
+    pub(crate) argmax_near_tie: Vec<usize>,
+    pub(crate) routes: Vec<LayerRoutes>,
+    pub(crate) route_near_tie: Vec<u32>,
+    pub(crate) greedy: Vec<TokenId>,
+    pub(crate) assert_greedy: usize,
 }
 
 /// All of them, and the tolerances.
-pub struct Vectors {
-    pub prompts: Vec<Prompt>,
-    pub logit_tolerance: f64,
-    pub route_tolerance: f64,
-    pub loss_tolerance: f64,
-    pub loss: f64,
-    pub loss_first: Vec<(usize, f64)>,
+pub(crate) struct Vectors {
+    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) logit_tolerance: f64,
+    pub(crate) route_tolerance: f64,
+    pub(crate) loss_tolerance: f64,
+    pub(crate) loss: f64,
+    pub(crate) loss_first: Vec<(usize, f64)>,
     heldout_tokens: usize,
     heldout_sha256: String,
 }
@@ -75,7 +75,7 @@ fn float(value: &Value) -> f64 {
 
 impl Vectors {
     /// Reads them.
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let text = include_str!("../vectors/prompts.json");
         let value: Value = serde_json::from_str(text).expect("valid JSON");
         let prompts = value["prompts"].as_array().expect("prompts").iter().map(Prompt::read).collect();
@@ -94,7 +94,7 @@ impl Vectors {
     }
 
     /// The fixed text as ids, its beginning token in front; their hash is checked.
-    pub fn heldout_ids(&self, engine: &Engine) -> Vec<TokenId> {
+    pub(crate) fn heldout_ids(&self, engine: &Engine) -> Vec<TokenId> {
         let tokenizer: &Tokenizer = engine.tokenizer();
         let mut ids = vec![engine.config().bos.expect("the model has a beginning token")];
         ids.extend(tokenizer.encode(include_str!("../vectors/heldout.txt"), Specials::Plain));
@@ -136,7 +136,7 @@ impl Prompt {
     }
 
     /// The largest logits of the last position.
-    pub fn check_top(&self, logits: &[f32], vectors: &Vectors) {
+    pub(crate) fn check_top(&self, logits: &[f32], vectors: &Vectors) {
         for &(id, wanted) in &self.top {
             let got = f64::from(logits[id as usize]);
             assert!(
@@ -148,7 +148,7 @@ impl Prompt {
     }
 
     /// The picks of the last position.
-    pub fn check_routes(&self, got: &[LayerRoutes], vectors: &Vectors) {
+    pub(crate) fn check_routes(&self, got: &[LayerRoutes], vectors: &Vectors) {
         assert_eq!(got.len(), self.routes.len(), "{}: one route a layer", self.name);
         for (wanted, got) in self.routes.iter().zip(got) {
             if self.route_near_tie.contains(&wanted.layer) {
@@ -165,10 +165,10 @@ impl Prompt {
 
 /// Keeps what a prompt gives.
 #[derive(Default)]
-pub struct Collected {
-    pub argmax: Vec<TokenId>,
-    pub last_logits: Vec<f32>,
-    pub last_routes: Vec<LayerRoutes>,
+pub(crate) struct Collected {
+    pub(crate) argmax: Vec<TokenId>,
+    pub(crate) last_logits: Vec<f32>,
+    pub(crate) last_routes: Vec<LayerRoutes>,
 }
 
 impl PrefillObserver for Collected {
@@ -199,14 +199,14 @@ fn routes_tokens(routes: &LayerRoutes) -> usize {
 }
 
 /// Sums up how well each next token was foreseen.
-pub struct Losses<'a> {
+pub(crate) struct Losses<'a> {
     ids: &'a [TokenId],
-    pub losses: Vec<f64>,
+    pub(crate) losses: Vec<f64>,
 }
 
 impl<'a> Losses<'a> {
     /// For the text `ids`.
-    pub fn new(ids: &'a [TokenId]) -> Self {
+    pub(crate) fn new(ids: &'a [TokenId]) -> Self {
         Self { ids, losses: Vec::new() }
     }
 }
