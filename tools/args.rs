@@ -307,7 +307,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) perplexity: Option<PathBuf>,
     /// Only the first N tokens of the file; with --perplexity.
-    #[arg(long, value_name = "N", requires = "perplexity", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["ids", "prompt", "chat"], value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tokens: Option<u32>,
     /// How many of the best tokens `top` and `logprobs` have.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -69,8 +69,6 @@ fn target(args: &IngestArgs) -> Outcome<PathBuf> {
             "{name:?} cannot be a store's name: it is one name, without a slash"
         )));
     }
-    let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
-    std::fs::create_dir_all(&dir).map_err(failed)?;
     Ok(dir.join(name))
 }
 
@@ -84,8 +82,12 @@ fn existing(source: &Path, target: &Path) -> Outcome<Option<Source>> {
     Ok(Some(there).filter(|there| there.kind() == SourceKind::Store && there.identity() == given.identity()))
 }
 
-/// Makes the store, with a bar and a note at the end.
+/// Makes the store and the folder that holds it, with a bar and a note at the end.
 pub(crate) fn make(source: &Path, target: &Path) -> Outcome<IngestReport> {
+    if let Some(dir) = target.parent() {
+        let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
+        std::fs::create_dir_all(dir).map_err(failed)?;
+    }
     let report = make_quietly(source, target)
         .map_err(|error| Failure::from(error).about(source.display().to_string()))?;
     note(&format!(

@@ -27,9 +27,10 @@ pub(crate) fn run(args: &TokenizeArgs) -> Outcome {
     } else {
         for id in ids {
             let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-            let text =
-                std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned);
-            writeln!(stdout, "{id}\t{text:?}")?;
+            match std::str::from_utf8(bytes) {
+                Ok(text) => writeln!(stdout, "{id}\t{text:?}")?,
+                Err(_) => writeln!(stdout, "{id}\t\"{}\"", bytes.escape_ascii())?,
+            }
         }
     }
     stdout.flush()?;

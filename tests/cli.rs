@@ -1,0 +1,463 @@
+//! The real binary: its commands, its two output streams, its exit codes.
+//!
+//! Each test has folders of its own, so none depends on what a user's folders hold. Tests that open a device say so
+//! and pass where there is none.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
+
+/// Folders for a run of the program.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
+        for (name, _) in std::env::vars_os() {
+            // The caller's settings are not under test, except for the device that tests are to use.
+            let is_ours = name.to_string_lossy().starts_with("FLINT_RT_");
+            if is_ours && name != "FLINT_RT_DEVICE" && name != "FLINT_RT_VALIDATION" {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(args)
+            .env("HOME", self.path())
+            .env("XDG_DATA_HOME", self.path().join("data"))
+            .env("XDG_CACHE_HOME", CACHE.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        Ran::new(self.command(args).output().unwrap())
+    }
+
+    fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        // A program that refuses its arguments does not read.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        Ran::new(child.wait_with_output().unwrap())
+    }
+}
+
+/// Compiled kernels, for all tests of this file.
+static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+
+/// What a run gave.
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    fn new(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    #[track_caller]
+    fn gives(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self
+    }
+
+    /// A refusal: nothing on standard output, one line that names `what` on standard error.
+    #[track_caller]
+    fn refuses(self, code: i32, what: &str) {
+        let ran = self.gives(code);
+        assert_eq!(ran.stdout, "");
+        let line = ran.stderr.lines().last().unwrap_or_default();
+        assert!(line.starts_with("flint-rt: ") && line.contains(what), "wanted {what:?} in {line:?}");
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+}
+
+/// Whether there is a device to run on.
+fn has_device(test: &str) -> bool {
+    static HAS_DEVICE: LazyLock<bool> = LazyLock::new(|| Home::new().run(&["devices"]).code == Some(0));
+    if !*HAS_DEVICE {
+        eprintln!("SKIPPED {test}, no Vulkan device");
+    }
+    *HAS_DEVICE
+}
+
+fn vectors(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn ids_of(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn help_names_commands_and_exit_codes() {
+    let help = Home::new().run(&["--help"]).gives(0);
+    for word in ["generate", "chat", "ingest", "info", "tokenize", "eval", "devices", "Exit codes", "130", "143"] {
+        assert!(help.stdout.contains(word), "{word} in {}", help.stdout);
+    }
+    for command in ["generate", "chat", "ingest", "info", "tokenize", "eval", "devices"] {
+        Home::new().run(&[command, "--help"]).gives(0);
+    }
+    assert!(Home::new().run(&["--version"]).gives(0).stdout.starts_with("flint-rt "));
+}
+
+#[test]
+fn flags_that_make_no_sense_are_usage_faults() {
+    let home = Home::new();
+    let runs: &[&[&str]] = &[
+        &[],
+        &["nonsense"],
+        &["generate", "--nonsense"],
+        &["generate", "x", "-n", "many"],
+        &["generate", "x", "-n", "-1"],
+        &["generate", "x", "-n", "4294967296"],
+        &["generate", "x", "--temp", "hot"],
+        &["generate", "x", "--temp", "-1"],
+        &["generate", "x", "--temp", "nan"],
+        &["generate", "x", "--top-p", "1.5"],
+        &["generate", "x", "--min-p", "inf"],
+        &["generate", "x", "--repeat-penalty", "0"],
+        &["generate", "x", "--presence-penalty", "3"],
+        &["generate", "x", "--gpu-memory", "lots"],
+        &["generate", "x", "--read-path", "magic"],
+        &["generate", "x", "--host-path", "magic"],
+        &["generate", "x", "--think", "maybe"],
+        &["generate", "x", "--chat", "--special"],
+        &["eval"],
+        &["eval", "--ids", "1", "--prompt", "x"],
+        &["eval", "--ids", ""],
+        &["eval", "--ids", "1,,2"],
+        &["eval", "--ids", "-1"],
+        &["eval", "--ids", "99999"],
+        &["eval", "--prompt", ""],
+        &["eval", "--ids", "1", "--top", "0"],
+        &["eval", "--ids", "1", "--greedy", "5000"],
+        &["eval", "--ids", "1", "--tokens", "5"],
+        &["ingest"],
+        &["ingest", MODEL, "--name", "a/b"],
+        &["ingest", MODEL, "--name", ".."],
+    ];
+    for args in runs {
+        let ran = home.run(args).gives(2);
+        assert_eq!(ran.stdout, "", "{args:?}");
+    }
+    let by_variable = home.command(&["generate", "x"]).env("FLINT_RT_TOP_K", "all").output().unwrap();
+    Ran::new(by_variable).gives(2);
+}
+
+#[test]
+fn models_that_are_none_are_refused_by_name() {
+    let home = Home::new();
+    let text = home.path().join("text.gguf");
+    std::fs::write(&text, "hello").unwrap();
+    let short = home.path().join("short.gguf");
+    std::fs::write(&short, &std::fs::read(MODEL).unwrap()[..100_000]).unwrap();
+    let (text, short) = (text.to_str().unwrap(), short.to_str().unwrap());
+    let folder = home.path().to_str().unwrap();
+    for command in [&["generate", "x"][..], &["tokenize", "x"], &["info"], &["eval", "--ids", "1"], &["chat"]] {
+        for (model, what) in [
+            ("/nowhere/model.gguf", "/nowhere/model.gguf"),
+            ("no-such-store", "no-such-store"),
+            (text, "text.gguf"),
+            (short, "short.gguf"),
+            (folder, folder),
+        ] {
+            home.run(&[command, &["--model", model]].concat()).refuses(3, what);
+        }
+    }
+    home.run(&["ingest", text]).refuses(3, "text.gguf");
+    home.run(&["ingest", short]).refuses(3, "short.gguf");
+    home.run(&["ingest", "/nowhere/model.gguf"]).refuses(3, "/nowhere/model.gguf");
+    let stores = std::fs::read_dir(home.path().join("data")).map_or(0, Iterator::count);
+    assert_eq!(stores, 0, "a refused file left something behind");
+}
+
+#[test]
+fn tokenize_meets_the_vectors() {
+    let home = Home::new();
+    let vectors = vectors("tokenizer.json");
+    for case in vectors["cases"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        // An argument cannot hold a NUL; standard input can.
+        let by_input = home.run_with_input(&["tokenize", "-m", MODEL, "--json"], text).gives(0);
+        assert_eq!(ids_of(&by_input.json()["ids"]), ids_of(&case["ids"]), "{text:?}");
+        if !text.contains('\0') && text.len() < 10_000 {
+            let by_argument = home.run(&["tokenize", "-m", MODEL, "--json", "--", text]).gives(0);
+            assert_eq!(by_argument.stdout, by_input.stdout, "{text:?}");
+        }
+        if let Some(plain) = case.get("ids_plain") {
+            let ran = home.run_with_input(&["tokenize", "-m", MODEL, "--json", "--plain"], text).gives(0);
+            assert_eq!(ids_of(&ran.json()["ids"]), ids_of(plain), "{text:?}");
+        }
+    }
+    let lines = home.run(&["tokenize", "-m", MODEL, "a\u{e9}"]).gives(0);
+    assert!(lines.stdout.lines().all(|line| line.split_once('\t').is_some()), "{}", lines.stdout);
+}
+
+#[test]
+fn ingest_twice_makes_one_store() {
+    let home = Home::new();
+    let first = home.run(&["ingest", MODEL, "--json"]).gives(0).json();
+    assert_eq!(first["made"], true);
+    assert_eq!(first["source_sha256"], vectors("prompts.json")["sha256"]);
+    let second = home.run(&["ingest", MODEL, "--json"]).gives(0).json();
+    assert_eq!(second["made"], false);
+    assert_eq!(first["store"], second["store"]);
+    assert_eq!(first["source_sha256"], second["source_sha256"]);
+    let path = first["store"].as_str().unwrap();
+    assert_eq!(home.run(&["ingest", MODEL]).gives(0).stdout, format!("{path}\n"));
+
+    // The store is found by its name and by its path.
+    let by_name = home.run(&["tokenize", "-m", "flint-nano-q4_1", "--json", "x"]).gives(0);
+    assert_eq!(by_name.stdout, home.run(&["tokenize", "-m", path, "--json", "x"]).gives(0).stdout);
+
+    // Another file does not take its place.
+    let other = home.run(&["ingest", MODEL, "--name", "other"]).gives(0);
+    assert!(other.stdout.ends_with("other\n"), "{}", other.stdout);
+    std::fs::create_dir(home.path().join("data/flint-rt/taken")).unwrap();
+    home.run(&["ingest", MODEL, "--name", "taken"]).refuses(1, "taken");
+}
+
+#[test]
+fn a_device_that_is_none_is_refused_with_a_list() {
+    if !has_device("a_device_that_is_none_is_refused_with_a_list") {
+        return;
+    }
+    let home = Home::new();
+    let devices = home.run(&["devices", "--json"]).gives(0).json();
+    let name = devices["devices"][0]["name"].as_str().unwrap().to_owned();
+    home.run(&["generate", "x", "--device", "nonsense"]).refuses(4, &name);
+    home.run(&["eval", "--ids", "1", "--device", "99"]).refuses(4, &name);
+    let mut no_driver = home.command(&["devices"]);
+    no_driver.env("VK_ICD_FILENAMES", "/nowhere").env("VK_DRIVER_FILES", "/nowhere");
+    Ran::new(no_driver.output().unwrap()).refuses(4, "no Vulkan device");
+}
+
+#[test]
+fn info_says_everything_as_json() {
+    if !has_device("info_says_everything_as_json") {
+        return;
+    }
+    let home = Home::new();
+    let info = home.run(&["info", MODEL, "--json"]).gives(0).json();
+    assert_eq!(info["model"]["kind"], "gguf");
+    assert_eq!(info["model"]["layer_count"], 8);
+    assert_eq!(info["tokenizer"]["tokens"], info["model"]["vocabulary"]);
+    assert!(info["memory"]["pool_slots"].as_u64().unwrap() >= 4, "{}", info["memory"]);
+    assert!(!info["devices"].as_array().unwrap().is_empty(), "{info}");
+    for path in ["read_path", "host_path"] {
+        assert!(info["paths"][path].is_string(), "{}", info["paths"]);
+    }
+    let text = home.run(&["info"]).gives(0);
+    assert!(text.stderr.contains("bundled"), "{}", text.stderr);
+    assert!(text.stdout.contains("store") && text.stdout.contains("expert slots"), "{}", text.stdout);
+}
+
+#[test]
+fn generate_is_deterministic_and_keeps_its_streams_apart() {
+    if !has_device("generate_is_deterministic_and_keeps_its_streams_apart") {
+        return;
+    }
+    let home = Home::new();
+    let vectors = vectors("prompts.json");
+    let short = vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
+    let text = short["text"].as_str().unwrap().strip_prefix("<|begin_of_text|>").unwrap();
+    let wanted = short["greedy_text"].as_str().unwrap();
+
+    let first = home.run(&["generate", text, "-n", "24", "--stats"]).gives(0);
+    assert!(wanted.starts_with(first.stdout.trim_end_matches('\n')), "{:?}", first.stdout);
+    for word in ["bundled", "device:", "tokens/s", "from disk"] {
+        assert!(first.stderr.contains(word), "{word} in {}", first.stderr);
+    }
+    // The bundled model's store is there now; a prompt by standard input loses one newline.
+    let again = home.run_with_input(&["generate", "-n", "24"], &format!("{text}\n")).gives(0);
+    assert_eq!(again.stdout, first.stdout);
+
+    // Sampling follows the seed.
+    let drawn = |seed: &str| {
+        let args = ["generate", text, "-n", "16", "--temp", "1.5", "--top-k", "40", "--seed", seed];
+        home.run(&args).gives(0).stdout
+    };
+    assert_eq!(drawn("7"), drawn("7"));
+
+    // A damaged store of the bundled model is made anew.
+    let experts = home.path().join("data/flint-rt/flint-nano-q4_1/experts.bin");
+    std::fs::write(&experts, "short").unwrap();
+    let repaired = home.run(&["generate", text, "-n", "24"]).gives(0);
+    assert_eq!(repaired.stdout, first.stdout);
+    assert!(repaired.stderr.contains("anew"), "{}", repaired.stderr);
+}
+
+#[test]
+fn the_bundled_model_runs_where_nothing_can_be_written() {
+    if !has_device("the_bundled_model_runs_where_nothing_can_be_written") {
+        return;
+    }
+    let home = Home::new();
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut command = home.command(&["generate", "def f", "-n", "3"]);
+    let ran = Ran::new(command.env("XDG_DATA_HOME", file.join("below")).output().unwrap()).gives(0);
+    assert!(ran.stderr.contains("for this run only"), "{}", ran.stderr);
+}
+
+#[test]
+fn eval_meets_the_vectors() {
+    if !has_device("eval_meets_the_vectors") {
+        return;
+    }
+    let home = Home::new();
+    let vectors = vectors("prompts.json");
+    let short = vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
+    let text = short["text"].as_str().unwrap();
+    let args = ["eval", "-m", MODEL, "--prompt", text, "--routes", "--greedy", "48", "--json"];
+    let got = home.run(&args).gives(0).json();
+
+    assert_eq!(ids_of(&got["ids"]), ids_of(&short["ids"]));
+    assert_eq!(ids_of(&got["argmax"]), ids_of(&short["argmax"]));
+    let asserted = usize::try_from(short["assert_greedy"].as_u64().unwrap()).unwrap();
+    assert_eq!(ids_of(&got["greedy"])[..asserted], ids_of(&short["greedy"])[..asserted]);
+    let tolerance = vectors["tolerance"]["logit"].as_f64().unwrap();
+    let top: Vec<(u64, f64)> = serde_json::from_value(got["top"].clone()).unwrap();
+    let wanted: Vec<(u64, f64)> = serde_json::from_value(short["top"].clone()).unwrap();
+    assert_eq!(top.len(), 20);
+    for (id, logit) in &wanted[..10] {
+        let (_, found) = top.iter().find(|(other, _)| other == id).unwrap();
+        assert!((found - logit).abs() <= tolerance, "token {id}: {found}, wanted {logit}");
+    }
+    for (routes, wanted) in got["routes"].as_array().unwrap().iter().zip(short["routes"].as_array().unwrap()) {
+        assert_eq!(routes["layer"], wanted["layer"]);
+        assert_eq!(routes["experts"], wanted["experts"], "layer {}", routes["layer"]);
+    }
+    let logprobs: Vec<Vec<(u64, f64)>> = serde_json::from_value(got["logprobs"].clone()).unwrap();
+    assert_eq!(logprobs.len(), ids_of(&got["ids"]).len());
+    assert!(logprobs.iter().flatten().all(|(_, value)| *value <= 0.0), "{logprobs:?}");
+
+    // Ids in place of text, a store in place of the GGUF, other paths, few slots, chunks: the same bits.
+    let ids: Vec<String> = ids_of(&got["ids"]).iter().map(u64::to_string).collect();
+    let ids = ids.join(",");
+    let base = ["eval", "-m", MODEL, "--ids", &ids, "--routes", "--greedy", "48", "--json"];
+    for other in [
+        &["--source", "store", "--read-path", "pool", "--host-path", "copy"][..],
+        &["--pool-slots", "4", "--prefill-chunk", "1"],
+        &["--source", "gguf", "--prefill-chunk", "7"],
+    ] {
+        let ran = home.run(&[&base, other].concat()).gives(0);
+        let other_got = ran.json();
+        for key in ["ids", "argmax", "greedy"] {
+            assert_eq!(other_got[key], got[key], "{key} with {other:?}");
+        }
+    }
+
+    // Messages of a file.
+    let chat = vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "chat").unwrap();
+    let file = home.path().join("chat.json");
+    for messages in [chat["messages"].clone(), serde_json::json!({ "messages": chat["messages"] })] {
+        std::fs::write(&file, messages.to_string()).unwrap();
+        let ran = home.run(&["eval", "--chat", file.to_str().unwrap(), "--json"]).gives(0);
+        assert_eq!(ids_of(&ran.json()["ids"]), ids_of(&chat["ids"]));
+    }
+    std::fs::write(&file, "{\"messages\": 5}").unwrap();
+    home.run(&["eval", "--chat", file.to_str().unwrap()]).refuses(2, "chat.json");
+    home.run(&["eval", "--ids", "1", "--source", "gguf", "-m", "flint-nano-q4_1"]).refuses(2, "--model");
+}
+
+#[test]
+fn eval_gives_the_perplexity_of_a_text() {
+    if !has_device("eval_gives_the_perplexity_of_a_text") {
+        return;
+    }
+    let home = Home::new();
+    let file = home.path().join("text.py");
+    std::fs::write(&file, "def add(a, b):\n    return a + b\n".repeat(8)).unwrap();
+    let file = file.to_str().unwrap();
+    let got = home.run(&["eval", "--perplexity", file, "--tokens", "50", "--json"]).gives(0).json();
+    assert_eq!(got["tokens"], 50);
+    let (loss, perplexity) = (got["loss"].as_f64().unwrap(), got["perplexity"].as_f64().unwrap());
+    assert!(loss > 0.0 && (loss.exp() - perplexity).abs() < 1e-9, "{got}");
+    home.run(&["eval", "--perplexity", file, "--tokens", "100000"]).refuses(2, "text.py");
+}
+
+#[test]
+fn chat_answers_lines_of_a_pipe() {
+    if !has_device("chat_answers_lines_of_a_pipe") {
+        return;
+    }
+    let home = Home::new();
+    let question = "Write a Python function that reverses a string.";
+    let input = format!("/stats\n{question}\n/stats\n/reset\n\"\"\"\n{question}\n\"\"\"\n/nonsense\n/help\n/quit\nnever\n");
+    let ran = home.run_with_input(&["chat", "-n", "64"], &input).gives(0);
+    let answer = "```python\ndef reverse_string(text):\n    \"\"\"Reverse a string.\"\"\"\n    return text[::-1]\n```\n";
+    assert_eq!(ran.stdout, answer.repeat(2), "after /reset the same question has the same answer");
+    for word in ["no reply yet", "tokens/s", "forgotten", "/nonsense", "Ctrl-C"] {
+        assert!(ran.stderr.contains(word), "{word} in {}", ran.stderr);
+    }
+
+    // A conversation that outgrows the context says so, and a script sees it.
+    let input = "Write a Python function that reverses a string, and explain each line of it to me.\n".repeat(3);
+    let ran = home.run_with_input(&["chat", "-n", "8", "-c", "32"], &input).gives(1);
+    assert!(ran.stderr.contains("/reset"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_closed_pipe_ends_it_quietly() {
+    if !has_device("a_closed_pipe_ends_it_quietly") {
+        return;
+    }
+    let home = Home::new();
+    let mut child = home.command(&["generate", "def f(", "-n", "4000"]).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 4]).unwrap();
+    drop(stdout);
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    assert!(!stderr.contains("flint-rt:") && !stderr.contains("panicked"), "{stderr}");
+}
+
+#[test]
+fn an_interrupt_ends_a_reply_with_its_code() {
+    if !has_device("an_interrupt_ends_a_reply_with_its_code") {
+        return;
+    }
+    let home = Home::new();
+    let mut child = home.command(&["generate", "def f(", "-n", "4000"]).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 4]).unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    if kill.is_err() {
+        eprintln!("SKIPPED an_interrupt_ends_a_reply_with_its_code, no kill command");
+    }
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    let status = child.wait().unwrap();
+    if kill.is_ok() {
+        assert_eq!(status.code(), Some(130));
+        assert_eq!(rest.last(), Some(&b'\n'), "the line is ended");
+    }
+}
