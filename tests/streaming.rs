@@ -1,7 +1,7 @@
 //! Streaming changes only the time: tokens and logits are equal, bit for bit, for every pool size, source, read path and
 //! host path.
 //!
-//! The normal run takes one way at a time away from the first; `benches/matrix` runs all combinations.
+//! The normal run takes one way at a time away from the first; `tests/matrix.py` runs all combinations.
 
 #[path = "support/nano.rs"]
 mod nano;
