@@ -10,3 +10,6 @@ pub mod limits;
 pub mod region;
 
 pub mod units;
+
+#[allow(unsafe_code, reason = "island: one call that fills a C struct")]
+pub mod volume;

@@ -1,1 +1,26 @@
-//! Station `engine`.
+//! Models opened, conversations kept, tokens generated.
+//!
+//! - Owns: one [`crate::model::Model`] with its tokenizer, and per [`Session`] one sequence with the tokens in it.
+//! - In: a path and [`EngineOptions`]; then prompts as token ids.
+//! - Out: tokens, one at a time, and why they ended.
+//! - Invariants: the engine is a value that one thread drives; nothing below it holds a reference to it. What a session's token
+//!   list says is what its cache holds.
+
+pub mod options;
+
+pub mod budget;
+
+pub mod open;
+
+pub mod session;
+
+pub mod generate;
+
+mod error;
+
+pub use budget::MemoryPlan;
+pub use error::EngineError;
+pub use generate::{Finish, Generated, GenerateOptions, StepTimes};
+pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
+pub use options::EngineOptions;
+pub use session::Session;

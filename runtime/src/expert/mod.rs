@@ -1,1 +1,29 @@
-//! Station `expert`.
+//! Decides which routed experts are where, and carries it out.
+//!
+//! - Owns: the table of who is in which slot, the slots' memory, the read queue and the staging ring.
+//! - In: the router's picks, layer by layer.
+//! - Out: waves: which slots hold the picks, all of them loaded by work already submitted.
+//! - Invariants: deciding ([`slot`], [`policy`], [`pool`], [`plan`]) is pure: no disk, no device, no clock, so equal
+//!   input gives equal plans. An expert is in at most one slot; a slot in use is never a victim. Doing ([`staging`],
+//!   [`transport`], [`streamer`]) is bounded: by the ring, by the queue's depth, by the wave.
+
+pub mod slot;
+
+pub mod policy;
+
+pub mod pool;
+
+pub mod plan;
+
+pub mod staging;
+
+pub mod transport;
+
+pub mod streamer;
+
+mod error;
+
+pub use error::ExpertError;
+pub use staging::{HostPath, Staging};
+pub use streamer::{SlotMemory, StreamStats, Streamer};
+pub use transport::{Move, Transport, TransportOptions, TransportReport};

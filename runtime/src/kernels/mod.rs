@@ -1,1 +1,67 @@
-//! Station `kernels`.
+//! One typed wrapper a kernel: what the model calls.
+//!
+//! Owns the pipelines ([`Pipelines`], made up front, one at a time) and, in each wrapper, the descriptor set that binds a
+//! kernel to its buffers. In: device buffers with stated shapes. Out: dispatches on a [`crate::gpu::Recorder`].
+//!
+//! A wrapper is made once, when a model is loaded or a conversation opened; to record it is a grid, a push-constant
+//! struct and a dispatch. Every wrapper has `new`, which checks that each buffer holds its shape, and `record`.
+//!
+//! Invariants:
+//! - nothing here reads or writes bytes of a buffer on the host, or decides which expert is where;
+//! - a wrapper never dispatches past what `new` checked: token counts are asserted against `tokens_max`.
+
+pub mod attention;
+
+pub mod combine;
+
+pub mod embed;
+
+pub mod expert;
+
+pub mod linear;
+
+pub mod norm;
+
+pub mod pipelines;
+
+pub mod router;
+
+pub mod sampling;
+
+pub use attention::{Attention, AttentionShape, Rope};
+pub use combine::Combine;
+pub use embed::Embed;
+pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
+pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
+pub use norm::RmsNorm;
+pub use pipelines::{KernelShape, Pipelines, Tuning};
+pub use router::{Route, Router};
+pub use sampling::Argmax;
+
+use crate::gpu::{Buffer, Gpu};
+
+/// What every wrapper is bound with.
+#[derive(Clone, Copy)]
+pub struct Binder<'a> {
+    /// The device.
+    pub gpu: &'a Gpu,
+    /// The model's pipelines.
+    pub pipelines: &'a Pipelines,
+    /// u32 `[8]`: stop flag, token count, position (`flint_shaders::layout`).
+    pub control: &'a Buffer,
+}
+
+/// Workgroups that cover `count` items, `per_group` each.
+fn groups(count: u32, per_group: u32) -> u32 {
+    count.div_ceil(per_group)
+}
+
+/// Asserts that `buffer` holds `count` 32-bit values: a shape that the caller stated wrongly is our fault, not the
+/// user's.
+fn assert_holds(kernel: &str, what: &str, buffer: &Buffer, count: u64) {
+    assert!(
+        buffer.len_bytes() >= count * 4,
+        "{kernel}: {what} needs {count} words, its buffer has {} bytes",
+        buffer.len_bytes()
+    );
+}

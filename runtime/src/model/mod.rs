@@ -1,1 +1,84 @@
-//! Station `model`.
+//! The network, once, for prompts and for single tokens.
+//!
+//! - Owns: the resident weights, the activations, the KV caches, and the bound kernels of every layer.
+//! - In: token ids and positions; experts through [`crate::expert::Streamer`].
+//! - Out: logits, the greedy token, the picks of every layer.
+//! - Invariants: streaming changes only the time. A layer's experts run when all of a wave are in slots; each pick writes its
+//!   own row, and rows are summed in the router's order.
+//!
+//! Read [`layer`] for what a layer computes, [`decode`] for how one token runs until an expert is missing, [`prefill`] for
+//! how a prompt goes layer by layer.
+
+pub mod hparams;
+
+pub mod angles;
+
+pub mod grouping;
+
+pub mod weights;
+
+pub mod embedding;
+
+pub mod kv_cache;
+
+pub mod scratch;
+
+pub mod layer;
+
+pub mod sequence;
+
+pub mod decode;
+
+pub mod prefill;
+
+mod error;
+
+pub use error::ModelError;
+
+use crate::expert::Streamer;
+use crate::gpu::Gpu;
+use crate::kernels::Pipelines;
+use embedding::Embedding;
+use hparams::FlintConfig;
+use scratch::Scratch;
+use weights::Weights;
+
+/// A model in memory, ready to step sequences.
+pub struct Model {
+    /// The device.
+    pub gpu: Gpu,
+    /// Its numbers.
+    pub config: FlintConfig,
+    /// Its kernels.
+    pub pipelines: Pipelines,
+    /// What stays on the device.
+    pub weights: Weights,
+    /// Token rows, on the host.
+    pub embedding: Embedding,
+    /// The activations of a step; sequences take turns.
+    pub scratch: Scratch,
+    /// The experts.
+    pub streamer: Streamer,
+}
+
+/// What a step is to give beside the new KV rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing: part of a prompt.
+    Nothing,
+    /// The greedy token after the last position.
+    Greedy,
+    /// The greedy token, and all logits of the last position.
+    Logits,
+}
+
+/// What the picks of a layer were, for one token or many.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerRoutes {
+    /// The model layer.
+    pub layer: u32,
+    /// `[tokens, experts_used]`, best first.
+    pub experts: Vec<u32>,
+    /// `[tokens, experts_used]`, in the same order.
+    pub weights: Vec<f32>,
+}

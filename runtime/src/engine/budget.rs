@@ -1,0 +1,170 @@
+//! What goes where in memory, decided before anything is taken. Pure.
+
+use std::fmt;
+
+use crate::base::units::display_bytes;
+use crate::engine::EngineError;
+use crate::expert::streamer::slots_per_buffer;
+use crate::model::hparams::FlintConfig;
+use crate::model::kv_cache::cache_bytes;
+use crate::model::scratch::scratch_bytes;
+
+/// Device bytes left to the driver and to other programs: compiled kernels, descriptor pools, a desktop's next window.
+const RESERVE_BYTES: u64 = 256 << 20;
+
+/// What the plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct BudgetInput {
+    /// Device bytes that are free.
+    pub free_bytes: u64,
+    /// Device bytes that the caller allows; `None` for what is free less a reserve.
+    pub allowed_bytes: Option<u64>,
+    /// Slots that the caller asked for.
+    pub pool_slots: Option<u32>,
+    /// Tokens of a conversation.
+    pub context_len: u32,
+    /// Tokens of a chunk.
+    pub prefill_chunk: u32,
+    /// Splits of attention at decode.
+    pub decode_splits: u32,
+    /// Bytes of the dense weights.
+    pub resident_bytes: u64,
+    /// Bytes that a storage-buffer binding reaches.
+    pub range_bytes: u64,
+    /// Bytes of the host's staging ring.
+    pub staging_bytes: u64,
+    /// Bytes of the token table, which stays on disk and in the page cache.
+    pub token_table_bytes: u64,
+}
+
+/// What goes where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Device bytes that may be used.
+    pub budget_bytes: u64,
+    /// Dense weights.
+    pub resident_bytes: u64,
+    /// KV cache of one conversation.
+    pub kv_bytes: u64,
+    /// Activations.
+    pub scratch_bytes: u64,
+    /// Expert slots.
+    pub pool_slots: u32,
+    /// Their bytes.
+    pub pool_bytes: u64,
+    /// Experts of the model.
+    pub expert_total: u32,
+    /// Experts that one token uses over all layers.
+    pub experts_a_token: u32,
+    /// Host bytes of the staging ring.
+    pub staging_bytes: u64,
+    /// Bytes of the token table, on disk.
+    pub token_table_bytes: u64,
+    /// Bytes of all expert records, on disk.
+    pub experts_bytes: u64,
+    /// Tokens of a conversation.
+    pub context_len: u32,
+    /// Tokens of a chunk.
+    pub prefill_chunk: u32,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+impl MemoryPlan {
+    /// Decides.
+    ///
+    /// # Errors
+    /// When what was asked for cannot work, with the numbers.
+    pub fn new(config: &FlintConfig, input: &BudgetInput) -> Result<Self, EngineError> {
+        let moe_layers = config.layer_count - config.lead_layer_count;
+        let expert_total = moe_layers * config.expert_count;
+        let experts_a_token = moe_layers * config.experts_used;
+        let record_bytes = config.record_bytes();
+        let kv_bytes = cache_bytes(config, input.context_len, input.prefill_chunk);
+        let scratch_bytes = scratch_bytes(config, input.decode_splits, input.prefill_chunk);
+        let budget_bytes = input.allowed_bytes.unwrap_or(input.free_bytes.saturating_sub(RESERVE_BYTES));
+        let fixed_bytes = input.resident_bytes + kv_bytes + scratch_bytes;
+        let too_small = |slots: u32| EngineError::MemoryTooSmall {
+            budget: display_bytes(budget_bytes),
+            resident: display_bytes(input.resident_bytes),
+            kv: display_bytes(kv_bytes),
+            context_len: input.context_len,
+            scratch: display_bytes(scratch_bytes),
+            slots_min: slots,
+            pool_min: display_bytes(u64::from(slots) * record_bytes),
+            needed: display_bytes(fixed_bytes + u64::from(slots) * record_bytes),
+        };
+
+        let bindable = u64::from(crate::base::limits::POOL_BUFFERS_MAX) * (input.range_bytes / record_bytes);
+        let affordable = budget_bytes.saturating_sub(fixed_bytes) / record_bytes;
+        let pool_slots = match input.pool_slots {
+            Some(slots) => {
+                if slots < config.experts_used || slots > expert_total {
+                    return Err(EngineError::OutOfRange {
+                        what: "pool size in slots",
+                        got: slots.into(),
+                        wanted: format!(
+                            "from {}, one token's picks of a layer, to {expert_total}, all experts",
+                            config.experts_used
+                        ),
+                    });
+                }
+                if u64::from(slots) > affordable {
+                    return Err(too_small(slots));
+                }
+                slots
+            }
+            None => {
+                let slots = affordable.min(bindable).min(u64::from(expert_total));
+                u32::try_from(slots).expect("invariant: at most all experts")
+            }
+        };
+        if pool_slots < config.experts_used {
+            return Err(too_small(config.experts_used));
+        }
+        slots_per_buffer(pool_slots, record_bytes, input.range_bytes)?;
+
+        let mut warnings = Vec::new();
+        if pool_slots < experts_a_token {
+            warnings.push(format!(
+                "{pool_slots} expert slots are fewer than the {experts_a_token} that one token uses: nothing stays for the \
+                 next token, every token reads {} from disk",
+                display_bytes(u64::from(experts_a_token) * record_bytes)
+            ));
+        }
+        Ok(Self {
+            budget_bytes,
+            resident_bytes: input.resident_bytes,
+            kv_bytes,
+            scratch_bytes,
+            pool_slots,
+            pool_bytes: u64::from(pool_slots) * record_bytes,
+            expert_total,
+            experts_a_token,
+            staging_bytes: input.staging_bytes,
+            token_table_bytes: input.token_table_bytes,
+            experts_bytes: u64::from(expert_total) * record_bytes,
+            context_len: input.context_len,
+            prefill_chunk: input.prefill_chunk,
+            warnings,
+        })
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |place: &str, what: &str, bytes: u64, note: String| {
+            writeln!(f, "  {place:<7} {what:<16} {:>11}  {note}", display_bytes(bytes))
+        };
+        line("device", "dense weights", self.resident_bytes, String::new())?;
+        line("device", "KV cache", self.kv_bytes, format!("{} tokens", self.context_len))?;
+        line("device", "work", self.scratch_bytes, format!("chunks of {} tokens", self.prefill_chunk))?;
+        let share = 100.0 * f64::from(self.pool_slots) / f64::from(self.expert_total);
+        let slots = format!("{} of {} experts ({share:.0} %)", self.pool_slots, self.expert_total);
+        line("device", "expert slots", self.pool_bytes, slots)?;
+        line("host", "staging ring", self.staging_bytes, String::new())?;
+        line("disk", "token table", self.token_table_bytes, "one row a token is read".to_owned())?;
+        let a_token = format!("{} experts a token", self.experts_a_token);
+        line("disk", "experts", self.experts_bytes, a_token)
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong at the top of the library.
+
+use crate::disk::DiskError;
+use crate::expert::ExpertError;
+use crate::gguf::GgufError;
+use crate::gpu::GpuError;
+use crate::model::ModelError;
+use crate::model::hparams::ConfigError;
+use crate::sample::{OptionsError, SampleError};
+use crate::store::StoreError;
+use crate::text::TextError;
+
+/// What can go wrong when a model is opened or a conversation goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The store or GGUF cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The model's header cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The model is not one that this runtime runs.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model's tokenizer cannot be used.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A file cannot be read.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The device failed.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// Experts or weights could not be brought in.
+    #[error(transparent)]
+    Expert(#[from] ExpertError),
+    /// A step failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Sampling options are out of range.
+    #[error(transparent)]
+    Sampling(#[from] OptionsError),
+    /// The logits cannot be sampled.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A number asked for is out of range.
+    #[error("{what} of {got} is out of range: {wanted}")]
+    OutOfRange {
+        /// What was asked for.
+        what: &'static str,
+        /// The number.
+        got: u64,
+        /// What is possible.
+        wanted: String,
+    },
+    /// The memory asked for cannot hold the model.
+    #[error(
+        "{budget} of device memory cannot hold it: dense weights {resident}, KV cache {kv} ({context_len} tokens), work \
+         {scratch}, and at least {slots_min} expert slots {pool_min}, together {needed}; give more with --gpu-memory, or \
+         take a shorter --ctx-size or --prefill-chunk"
+    )]
+    MemoryTooSmall {
+        /// Bytes that may be used, printed.
+        budget: String,
+        /// Bytes of the dense weights, printed.
+        resident: String,
+        /// Bytes of the KV cache, printed.
+        kv: String,
+        /// Tokens that the cache is for.
+        context_len: u32,
+        /// Bytes of activations, printed.
+        scratch: String,
+        /// Slots without which nothing runs.
+        slots_min: u32,
+        /// Their bytes, printed.
+        pool_min: String,
+        /// The sum, printed.
+        needed: String,
+    },
+    /// A prompt without a token.
+    #[error("the prompt has no token")]
+    EmptyPrompt,
+}

@@ -1,0 +1,41 @@
+//! What the caller may decide about an engine; plain data.
+
+use std::path::PathBuf;
+
+use crate::disk::ReadPath;
+use crate::expert::HostPath;
+
+/// How to open a model. Everything that is `None` is chosen.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// A GGUF file, or the folder of a store.
+    pub model: PathBuf,
+    /// A device's number, or part of its name.
+    pub device: Option<String>,
+    /// Whether the Vulkan validation layers watch every call.
+    pub validation: bool,
+    /// Where compiled pipelines are kept between runs; nowhere if `None`.
+    pub cache_dir: Option<PathBuf>,
+    /// Tokens of a conversation; the default is 4,096 or what the model was trained for, whichever is less.
+    pub context_len: Option<u32>,
+    /// Expert slots; the default is what device memory allows.
+    pub pool_slots: Option<u32>,
+    /// Tokens of a prompt that go through the layers together; the default is 512.
+    pub prefill_chunk: Option<u32>,
+    /// Device bytes that may be used in all; the default is what is free, less a reserve.
+    pub gpu_memory_bytes: Option<u64>,
+    /// How files are read.
+    pub read_path: Option<ReadPath>,
+    /// How the device reaches what was read.
+    pub host_path: Option<HostPath>,
+}
+
+/// Default of [`EngineOptions::context_len`].
+pub const CONTEXT_LEN_DEFAULT: u32 = 4096;
+
+/// Default of [`EngineOptions::prefill_chunk`]: from about 128 tokens on a chunk touches nearly every expert, so longer chunks
+/// read less a token; 512 tokens of Flint take 90 MB of scratch.
+pub const PREFILL_CHUNK_DEFAULT: u32 = 512;
+
+/// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
+pub const PREFILL_CHUNK_MAX: u32 = 65_535;

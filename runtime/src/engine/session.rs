@@ -1,0 +1,158 @@
+//! One conversation: its tokens and the sequence that holds them.
+
+use crate::base::ids::TokenId;
+use crate::engine::{Engine, EngineError};
+use crate::model::decode::StepOutput;
+use crate::model::prefill::PrefillObserver;
+use crate::model::sequence::Sequence;
+use crate::model::{LayerRoutes, ModelError, Want};
+
+/// A conversation.
+pub struct Session {
+    sequence: Sequence,
+    /// What the cache holds, in order.
+    tokens: Vec<TokenId>,
+}
+
+/// What feeding a prompt took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptOutput {
+    /// What the last step gave.
+    pub step: StepOutput,
+    /// Tokens that were in the cache already.
+    pub reused: u32,
+    /// Tokens that were fed.
+    pub fed: u32,
+}
+
+/// How many tokens of `wanted` the cache may keep of `cached`: their common beginning, but never all of `wanted`, because
+/// the last token must be fed to have its logits.
+fn common_prefix(cached: &[TokenId], wanted: &[TokenId]) -> usize {
+    let common = cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+    common.min(wanted.len().saturating_sub(1))
+}
+
+impl Session {
+    pub(super) fn new(sequence: Sequence) -> Self {
+        Self { sequence, tokens: Vec::new() }
+    }
+
+    /// What the cache holds.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Tokens that fit in all.
+    pub fn context_len(&self) -> u32 {
+        self.sequence.context_len()
+    }
+
+    /// Tokens that can still be fed.
+    pub fn room(&self) -> u32 {
+        self.sequence.context_len() - self.sequence.position()
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.sequence.rewind(0);
+        self.tokens.clear();
+    }
+
+    /// Brings the token list in line with what the cache holds, whatever a step did.
+    fn settle(&mut self) {
+        self.tokens.truncate(self.sequence.position() as usize);
+    }
+}
+
+impl Engine {
+    /// Makes the session hold exactly `ids`, re-using what it has of them, and gives what `want` asks of the last.
+    ///
+    /// `observer` watches every chunk; it does not see re-used tokens.
+    ///
+    /// # Errors
+    /// When the prompt is empty or does not fit, a step fails, or the observer stops it: the session then holds the
+    /// chunks that were finished.
+    pub fn feed_prompt(
+        &mut self,
+        session: &mut Session,
+        ids: &[TokenId],
+        want: Want,
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<PromptOutput, EngineError> {
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.tokenizer().check_ids(ids)?;
+        let context_len = session.sequence.context_len();
+        if ids.len() > context_len as usize {
+            return Err(ModelError::ContextFull { context_len }.into());
+        }
+        let keep = common_prefix(&session.tokens, ids);
+        let keep = u32::try_from(keep).expect("invariant: a context is a u32");
+        let reused = session.sequence.rewind(keep);
+        session.settle();
+
+        let fed = &ids[reused as usize..];
+        let total = u32::try_from(fed.len()).expect("invariant: a context is a u32");
+        let mut done = 0;
+        let mut step = StepOutput { greedy: None };
+        let chunk_len = self.model.scratch.tokens_max as usize;
+        for chunk in fed.chunks(chunk_len) {
+            done += u32::try_from(chunk.len()).expect("invariant: a chunk is a u32");
+            let chunk_want = if done == total { want } else { Want::Nothing };
+            let output = self.model.prefill(&mut session.sequence, chunk, chunk_want, observer);
+            match output {
+                Ok(output) => step = output,
+                Err(error) => {
+                    session.settle();
+                    return Err(error.into());
+                }
+            }
+            session.tokens.extend_from_slice(chunk);
+            observer.progress(done, total);
+        }
+        Ok(PromptOutput { step, reused, fed: total })
+    }
+
+    /// Feeds one more token.
+    ///
+    /// # Errors
+    /// When the context is full or a step fails: the token is then not in the session.
+    pub fn feed_token(
+        &mut self,
+        session: &mut Session,
+        token: TokenId,
+        want: Want,
+    ) -> Result<StepOutput, EngineError> {
+        let output = self.model.decode(&mut session.sequence, token, want);
+        match output {
+            Ok(output) => {
+                session.tokens.push(token);
+                Ok(output)
+            }
+            Err(error) => {
+                session.settle();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The picks of the last [`Self::feed_token`], one an expert layer.
+    pub fn last_routes(&self) -> Vec<LayerRoutes> {
+        self.model.read_routes_of_one()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_token_is_always_fed() {
+        assert_eq!(common_prefix(&[], &[1, 2]), 0);
+        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 3, 4]), 3);
+        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 3]), 2);
+        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2]), 1);
+        assert_eq!(common_prefix(&[1, 9, 3], &[1, 2, 3]), 1);
+    }
+}

@@ -1,0 +1,190 @@
+//! The slot table: which expert is in which slot.
+//!
+//! - Owns: one [`SlotState`] a slot, the way back from expert to slot, the order of use, the pins.
+//! - In: plans (`plan.rs`), and what became of their loads.
+//! - Out: lookups.
+//! - Invariants: pure. An expert is in at most one slot; table and slots agree; what loads or is pinned stays. After
+//!   [`Pool::new`] nothing allocates.
+
+use std::collections::HashMap;
+
+use crate::base::ids::{ExpertKey, SlotIndex};
+use crate::expert::policy::{Policy, Recency};
+use crate::expert::slot::{Slot, SlotState};
+
+/// The slots of device memory and the experts in them.
+///
+/// It holds numbers only; the bytes lie where the slot's number says.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    policy: Policy,
+    slots: Vec<Slot>,
+    slot_of: HashMap<ExpertKey, SlotIndex>,
+    recency: Recency,
+    /// Never-used or failed slots; the last one is taken first.
+    empty: Vec<SlotIndex>,
+    /// The number of the wave being planned, and for each slot that of the last wave which took it.
+    wave: u64,
+    wave_of: Vec<u64>,
+}
+
+impl Pool {
+    /// A pool of `slot_count` empty slots.
+    ///
+    /// # Panics
+    /// When `slot_count` is 0.
+    pub fn new(slot_count: u32, policy: Policy) -> Self {
+        assert!(slot_count > 0, "a pool without slots can hold no expert");
+        let len = slot_count as usize;
+        Self {
+            policy,
+            slots: vec![Slot::new(); len],
+            // Twice what it holds: the table then cleans up after removals in place and never grows.
+            slot_of: HashMap::with_capacity(2 * len),
+            recency: Recency::new(slot_count),
+            empty: (0..slot_count).rev().map(SlotIndex).collect(),
+            wave: 0,
+            wave_of: vec![0; len],
+        }
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        u32::try_from(self.slots.len()).expect("invariant: made from a u32")
+    }
+
+    /// How many experts are in slots or on their way into one.
+    pub fn resident_count(&self) -> u32 {
+        u32::try_from(self.slot_of.len()).expect("invariant: at most one expert a slot")
+    }
+
+    /// The slot that holds `key`, or into which it is being loaded ([`Pool::state`] tells which). No use is noted.
+    pub fn lookup(&self, key: ExpertKey) -> Option<SlotIndex> {
+        self.slot_of.get(&key).copied()
+    }
+
+    /// What `slot` holds.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn state(&self, slot: SlotIndex) -> SlotState {
+        self.slots[slot.0 as usize].state()
+    }
+
+    /// Notes a use of `key`; nothing happens when it is in no slot.
+    pub fn touch(&mut self, key: ExpertKey) {
+        if let Some(slot) = self.lookup(key) {
+            self.recency.touch(slot);
+        }
+    }
+
+    /// The experts that are ready, in order of their slots.
+    pub fn resident(&self) -> impl Iterator<Item = (ExpertKey, SlotIndex)> + '_ {
+        (0u32..).zip(&self.slots).filter_map(|(index, slot)| match slot.state() {
+            SlotState::Ready(key) => Some((key, SlotIndex(index))),
+            SlotState::Empty | SlotState::Loading(_) => None,
+        })
+    }
+
+    /// Forbids the eviction of `slot` until it is unpinned as often as it was pinned: for as long as the device may
+    /// read it.
+    ///
+    /// # Panics
+    /// When the slot is empty or there is none such.
+    pub fn pin(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].pin();
+    }
+
+    /// Takes one pin off `slot`.
+    ///
+    /// # Panics
+    /// When it is not pinned or there is no such slot.
+    pub fn unpin(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].unpin();
+    }
+
+    /// How many pins are on `slot`.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn pins(&self, slot: SlotIndex) -> u32 {
+        self.slots[slot.0 as usize].pins()
+    }
+
+    /// The load into `slot` is done: its expert is ready.
+    ///
+    /// # Panics
+    /// When the slot was not loading.
+    pub fn loaded(&mut self, slot: SlotIndex) {
+        self.slots[slot.0 as usize].loaded();
+    }
+
+    /// The load into `slot` failed: the slot is empty, and its expert is in none.
+    ///
+    /// # Panics
+    /// When the slot was not loading, or is pinned.
+    pub fn load_failed(&mut self, slot: SlotIndex) {
+        let key = self.slots[slot.0 as usize].load_failed();
+        let was = self.slot_of.remove(&key);
+        assert_eq!(was, Some(slot), "table and slot disagree about {key}");
+        self.recency.remove(slot);
+        self.empty.push(slot);
+    }
+
+    /// From here on, [`Pool::join_wave`] and [`Pool::claim`] keep slots for a new wave.
+    pub(super) fn begin_wave(&mut self) {
+        self.wave += 1;
+    }
+
+    /// Notes a use of `slot` by the wave, which keeps it from being claimed; false when the wave has it already.
+    pub(super) fn join_wave(&mut self, slot: SlotIndex) -> bool {
+        let wave_of = &mut self.wave_of[slot.0 as usize];
+        let is_new = *wave_of != self.wave;
+        *wave_of = self.wave;
+        self.recency.touch(slot);
+        is_new
+    }
+
+    /// Takes a slot for `key`, which is in none: an empty one, else the policy's victim among the ready and unpinned
+    /// slots outside the wave. Gives the slot and who had to leave, or nothing when no slot can be had.
+    pub(super) fn claim(&mut self, key: ExpertKey) -> Option<(SlotIndex, Option<ExpertKey>)> {
+        let slot = self.empty.pop().or_else(|| match self.policy {
+            Policy::Lru => self.recency.oldest_first().find(|slot| {
+                let index = slot.0 as usize;
+                self.slots[index].is_evictable() && self.wave_of[index] != self.wave
+            }),
+        })?;
+        let victim = self.slots[slot.0 as usize].claim(key);
+        if let Some(victim) = victim {
+            let was = self.slot_of.remove(&victim);
+            assert_eq!(was, Some(slot), "table and slot disagree about {victim}");
+        }
+        let other = self.slot_of.insert(key, slot);
+        assert_eq!(other, None, "{key} was given a second slot");
+        assert!(self.join_wave(slot), "{key} was given a slot that the wave has already");
+        Some((slot, victim))
+    }
+
+    /// Asserts that table, slots, order of use and the list of empty slots agree. Takes time in proportion to the
+    /// pool: for tests.
+    ///
+    /// # Panics
+    /// When they disagree.
+    pub fn assert_consistent(&self) {
+        let mut occupied = 0;
+        for (index, slot) in (0u32..).zip(&self.slots) {
+            let index = SlotIndex(index);
+            match slot.state().key() {
+                Some(key) => {
+                    occupied += 1;
+                    assert_eq!(self.lookup(key), Some(index), "the table does not know where {key} is");
+                    assert!(!self.empty.contains(&index), "an occupied slot is on the empty list");
+                }
+                None => assert!(self.empty.contains(&index), "an empty slot is on no list"),
+            }
+        }
+        assert_eq!(occupied, self.slot_of.len(), "the table names experts that are in no slot");
+        assert_eq!(occupied, self.recency.oldest_first().count(), "the order of use misses a slot");
+        assert_eq!(occupied + self.empty.len(), self.slots.len(), "a slot is listed as empty twice");
+    }
+}

@@ -1,0 +1,174 @@
+//! Per-head norm, rotation and cache write; attention over the cache.
+
+use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
+
+use super::{Binder, Pipelines, assert_holds};
+use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
+
+/// What a layer's attention looks like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub head_count: u32,
+    /// KV heads.
+    pub kv_head_count: u32,
+    /// Values of a head.
+    pub head_dim: u32,
+    /// Keys that a query sees, its own included; 0 for all.
+    pub window: u32,
+    /// Whether queries and keys are rotated by their position.
+    pub is_rotated: bool,
+    /// Rows of the KV cache; position `p` lies in row `p % ring_rows`.
+    pub ring_rows: u32,
+    /// Epsilon of the per-head norm.
+    pub epsilon: f32,
+}
+
+/// Normalises and rotates q and k, writes k and v to the cache as f16.
+pub struct Rope {
+    pipeline: Pipeline,
+    bindings: Bindings,
+    push: RopePush,
+}
+
+/// The buffers of [`Rope`].
+pub struct RopeBuffers<'a> {
+    /// f32 `[tokens, head_count, head_dim]`, rewritten in place.
+    pub q: &'a Buffer,
+    /// f32 `[tokens, kv_head_count, head_dim]`.
+    pub k: &'a Buffer,
+    /// f32 `[tokens, kv_head_count, head_dim]`.
+    pub v: &'a Buffer,
+    /// f32 `[head_dim]`.
+    pub q_norm: &'a Buffer,
+    /// f32 `[head_dim]`.
+    pub k_norm: &'a Buffer,
+    /// f32 `[tokens, head_dim]`: cosines, then sines.
+    pub angles: &'a Buffer,
+    /// f16 `[ring_rows, kv_head_count, head_dim]`.
+    pub k_cache: &'a Buffer,
+    /// f16 `[ring_rows, kv_head_count, head_dim]`.
+    pub v_cache: &'a Buffer,
+}
+
+impl Rope {
+    /// Binds it to a layer.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        buffers: &RopeBuffers<'_>,
+        shape: &AttentionShape,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let cache_words =
+            u64::from(shape.ring_rows) * u64::from(shape.kv_head_count) * u64::from(shape.head_dim) / 2;
+        assert_holds("rope", "k_cache", buffers.k_cache, cache_words);
+        assert_holds("rope", "v_cache", buffers.v_cache, cache_words);
+        let pipeline = pipelines.rope.clone();
+        let bindings = gpu.bind(
+            &pipeline,
+            &[
+                &[control.view()],
+                &[buffers.q.view()],
+                &[buffers.k.view()],
+                &[buffers.v.view()],
+                &[buffers.q_norm.view()],
+                &[buffers.k_norm.view()],
+                &[buffers.angles.view()],
+                &[buffers.k_cache.view()],
+                &[buffers.v_cache.view()],
+            ],
+        )?;
+        let push = RopePush {
+            head_count: shape.head_count,
+            kv_head_count: shape.kv_head_count,
+            head_dim: shape.head_dim,
+            is_rotated: u32::from(shape.is_rotated),
+            ring_rows: shape.ring_rows,
+            epsilon: shape.epsilon,
+        };
+        Ok(Self { pipeline, bindings, push })
+    }
+
+    /// Records it for `tokens` tokens.
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.push.ring_rows, "rope: {tokens} tokens in a ring of {}", self.push.ring_rows);
+        let heads = self.push.head_count + 2 * self.push.kv_head_count;
+        recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [heads, tokens, 1]);
+    }
+}
+
+/// Softmax with a sink over the visible keys, in splits that a second dispatch joins.
+pub struct Attention {
+    attend: Pipeline,
+    merge: Pipeline,
+    attend_bindings: Bindings,
+    merge_bindings: Bindings,
+    shape: AttentionShape,
+    decode_splits: u32,
+}
+
+impl Attention {
+    /// `q` f32 `[tokens, head_count, head_dim]`; caches as in [`Rope`]; `partial` f32 `[tokens, head_count, splits,
+    /// head_dim + 2]`; `sinks` f32 `[head_count]`; `target` f32 `[tokens, head_count, head_dim]`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        [q, k_cache, v_cache, partial, sinks, target]: [&Buffer; 6],
+        shape: &AttentionShape,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let compiled = pipelines.shape;
+        assert!(
+            compiled.head_dim == shape.head_dim && compiled.group * shape.kv_head_count == shape.head_count,
+            "attention: kernels are made for another shape"
+        );
+        assert_holds("attention", "sinks", sinks, u64::from(shape.head_count));
+        let attend = pipelines.attention.clone();
+        let merge = pipelines.attention_merge.clone();
+        let attend_bindings = gpu.bind(
+            &attend,
+            &[&[control.view()], &[q.view()], &[k_cache.view()], &[v_cache.view()], &[partial.view()]],
+        )?;
+        let merge_bindings =
+            gpu.bind(&merge, &[&[control.view()], &[partial.view()], &[sinks.view()], &[target.view()]])?;
+        let decode_splits = pipelines.tuning.decode_splits;
+        Ok(Self { attend, merge, attend_bindings, merge_bindings, shape: *shape, decode_splits })
+    }
+
+    /// Words of `partial` for `tokens_max` tokens.
+    pub fn partial_words(pipelines: &Pipelines, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
+        u64::from(tokens_max.max(pipelines.tuning.decode_splits))
+            * u64::from(head_count)
+            * u64::from(head_dim + 2)
+    }
+
+    /// Records both dispatches for `tokens` tokens; one token is split over the keys, many are not.
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        let shape = &self.shape;
+        let splits = if tokens == 1 { self.decode_splits } else { 1 };
+        let push = AttentionPush {
+            head_count: shape.head_count,
+            kv_head_count: shape.kv_head_count,
+            window: shape.window,
+            ring_rows: shape.ring_rows,
+            splits,
+            scale: attention_scale(shape.head_dim),
+        };
+        let grid = [shape.kv_head_count, splits, tokens];
+        recorder.dispatch(&self.attend, &self.attend_bindings, push.bytes(), grid);
+        recorder.barrier();
+        let push = AttentionMergePush { head_count: shape.head_count, head_dim: shape.head_dim, splits };
+        recorder.dispatch(&self.merge, &self.merge_bindings, push.bytes(), [shape.head_count, tokens, 1]);
+    }
+}
+
+/// 1 / sqrt(head_dim), taken in double and rounded once.
+#[expect(clippy::cast_possible_truncation, reason = "the rounding to f32 is the point")]
+fn attention_scale(head_dim: u32) -> f32 {
+    (1.0 / f64::from(head_dim).sqrt()) as f32
+}

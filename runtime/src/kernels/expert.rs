@@ -1,0 +1,198 @@
+//! Routed experts: products with the records that lie in the pool's slots.
+
+use flint_shaders::layout::{ExpertDownPush, ExpertGateUpPush, POOL_BUFFERS, TILE_WORDS};
+
+use super::{Binder, assert_holds, groups};
+use crate::gpu::{Bindings, Buffer, BufferView, GpuError, Pipeline, Recorder};
+
+/// The pool's memory as kernels see it.
+#[derive(Clone)]
+pub struct ExpertPool {
+    /// At most [`POOL_BUFFERS`] buffers of `slots_per_buffer` records each, the last one possibly of fewer.
+    pub buffers: Vec<Buffer>,
+    /// Slots in a buffer.
+    pub slots_per_buffer: u32,
+    /// Bytes of a record; slots follow each other without a gap.
+    pub record_bytes: u64,
+    /// Bytes of a record's gate part, with which it begins; the up part follows and has as many.
+    pub gate_bytes: u64,
+}
+
+impl ExpertPool {
+    /// One view an element of the binding; the last buffer stands in for those that do not exist.
+    fn views(&self) -> Vec<BufferView> {
+        let last = self.buffers.last().expect("invariant: a pool has a buffer");
+        (0..POOL_BUFFERS as usize).map(|i| self.buffers.get(i).unwrap_or(last).view()).collect()
+    }
+
+    fn words(bytes: u64) -> u32 {
+        u32::try_from(bytes / 4).expect("invariant: a record is below 16 GiB")
+    }
+}
+
+/// Which experts a dispatch serves, and which pairs of each (`expert_pool.glsl`).
+#[derive(Clone)]
+pub struct TileBuffers {
+    /// u32 `[tiles, 3]`: slot, first, count.
+    pub tiles: Buffer,
+    /// u32 `[pairs]`: token * experts_used + pick.
+    pub pairs: Buffer,
+}
+
+/// `h[pair] = silu(gate x) * (up x)`.
+pub struct ExpertGateUp {
+    one: Pipeline,
+    many: Pipeline,
+    bindings: Bindings,
+    push: ExpertGateUpPush,
+    rows_one: u32,
+    rows_many: u32,
+    tiles_max: u32,
+}
+
+impl ExpertGateUp {
+    /// `x` f32 `[tokens, embed_dim]`, `h` f32 `[tokens * experts_used, expert_ffn_dim]`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        x: &Buffer,
+        tiles: &TileBuffers,
+        h: &Buffer,
+        pool: &ExpertPool,
+        expert_ffn_dim: u32,
+        embed_dim: u32,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let one = pipelines.expert_gate_up_one.clone();
+        let bindings = gpu.bind(
+            &one,
+            &[
+                &[control.view()],
+                &[x.view()],
+                &[tiles.tiles.view()],
+                &[tiles.pairs.view()],
+                &[h.view()],
+                &pool.views(),
+            ],
+        )?;
+        let push = ExpertGateUpPush {
+            row_count: expert_ffn_dim,
+            column_count: embed_dim,
+            experts_used: pipelines.shape.experts_used,
+            tile_first: 0,
+            slot_words: ExpertPool::words(pool.record_bytes),
+            slots_per_buffer: pool.slots_per_buffer,
+            gate_word: 0,
+            up_word: ExpertPool::words(pool.gate_bytes),
+        };
+        assert_holds("expert_gate_up", "h", h, u64::from(expert_ffn_dim));
+        Ok(Self {
+            one,
+            many: pipelines.expert_gate_up_many.clone(),
+            bindings,
+            push,
+            rows_one: pipelines.tuning.rows_one.div_ceil(2),
+            rows_many: pipelines.tuning.rows_many / 2,
+            tiles_max: tiles_max(tiles),
+        })
+    }
+
+    /// Records it for `tiles` tiles of one pair each, from the first on.
+    pub fn record_one(&self, recorder: &mut Recorder, tiles: u32) {
+        self.record(recorder, &self.one, self.rows_one, 0, tiles);
+    }
+
+    /// Records it for `tiles` tiles of up to [`super::Tuning::tokens_many`] pairs, from tile `first` on.
+    pub fn record_many(&self, recorder: &mut Recorder, first: u32, tiles: u32) {
+        self.record(recorder, &self.many, self.rows_many, first, tiles);
+    }
+
+    fn record(&self, recorder: &mut Recorder, pipeline: &Pipeline, rows: u32, first: u32, tiles: u32) {
+        assert!(first + tiles <= self.tiles_max, "expert_gate_up: tile {} of {}", first + tiles, self.tiles_max);
+        let push = ExpertGateUpPush { tile_first: first, ..self.push };
+        let grid = [groups(self.push.row_count, rows), 1, tiles];
+        recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
+    }
+}
+
+/// `y[pair] = down h[pair]`.
+pub struct ExpertDown {
+    one: Pipeline,
+    many: Pipeline,
+    bindings: Bindings,
+    push: ExpertDownPush,
+    rows_one: u32,
+    rows_many: u32,
+    tiles_max: u32,
+}
+
+impl ExpertDown {
+    /// `h` f32 `[tokens * experts_used, expert_ffn_dim]`, `y` f32 `[tokens * experts_used, embed_dim]`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        h: &Buffer,
+        tiles: &TileBuffers,
+        y: &Buffer,
+        pool: &ExpertPool,
+        expert_ffn_dim: u32,
+        embed_dim: u32,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let one = pipelines.expert_down_one.clone();
+        let bindings = gpu.bind(
+            &one,
+            &[
+                &[control.view()],
+                &[h.view()],
+                &[tiles.tiles.view()],
+                &[tiles.pairs.view()],
+                &[y.view()],
+                &pool.views(),
+            ],
+        )?;
+        let push = ExpertDownPush {
+            row_count: embed_dim,
+            column_count: expert_ffn_dim,
+            tile_first: 0,
+            slot_words: ExpertPool::words(pool.record_bytes),
+            slots_per_buffer: pool.slots_per_buffer,
+            down_word: ExpertPool::words(2 * pool.gate_bytes),
+        };
+        assert_holds("expert_down", "y", y, u64::from(embed_dim));
+        Ok(Self {
+            one,
+            many: pipelines.expert_down_many.clone(),
+            bindings,
+            push,
+            rows_one: pipelines.tuning.rows_one,
+            rows_many: pipelines.tuning.rows_many,
+            tiles_max: tiles_max(tiles),
+        })
+    }
+
+    /// As [`ExpertGateUp::record_one`].
+    pub fn record_one(&self, recorder: &mut Recorder, tiles: u32) {
+        self.record(recorder, &self.one, self.rows_one, 0, tiles);
+    }
+
+    /// As [`ExpertGateUp::record_many`].
+    pub fn record_many(&self, recorder: &mut Recorder, first: u32, tiles: u32) {
+        self.record(recorder, &self.many, self.rows_many, first, tiles);
+    }
+
+    fn record(&self, recorder: &mut Recorder, pipeline: &Pipeline, rows: u32, first: u32, tiles: u32) {
+        assert!(first + tiles <= self.tiles_max, "expert_down: tile {} of {}", first + tiles, self.tiles_max);
+        let push = ExpertDownPush { tile_first: first, ..self.push };
+        let grid = [groups(self.push.row_count, rows), 1, tiles];
+        recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
+    }
+}
+
+fn tiles_max(tiles: &TileBuffers) -> u32 {
+    u32::try_from(tiles.tiles.len_bytes() / (TILE_WORDS as u64 * 4)).expect("invariant: tiles are few")
+}

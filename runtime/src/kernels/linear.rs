@@ -1,0 +1,179 @@
+//! Dense Q4_1 matrices: products with one token's vector or with a tile of tokens.
+
+use flint_shaders::layout::{GateUpPush, MatmulPush};
+
+use super::{Binder, assert_holds, groups};
+use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
+
+/// Some rows of a matrix in a buffer of their own.
+#[derive(Clone)]
+pub struct MatrixPiece {
+    /// Q4_1 blocks `[row_count, columns / 32]`.
+    pub blocks: Buffer,
+    /// The first row of the matrix that lies here.
+    pub row_first: u32,
+    /// How many rows lie here.
+    pub row_count: u32,
+}
+
+/// A Q4_1 matrix in device memory, cut by rows where it is larger than a binding may be.
+#[derive(Clone)]
+pub struct Matrix {
+    /// Its pieces, ascending by row.
+    pub pieces: Vec<MatrixPiece>,
+    /// Rows: outputs.
+    pub row_count: u32,
+    /// Columns: inputs.
+    pub column_count: u32,
+}
+
+struct Piece {
+    bindings: Bindings,
+    row_first: u32,
+    row_count: u32,
+}
+
+/// `y (+)= W x` for one or many tokens.
+pub struct Matmul {
+    one: Pipeline,
+    many: Pipeline,
+    pieces: Vec<Piece>,
+    push: MatmulPush,
+    rows_one: u32,
+    rows_many: u32,
+    tokens_many: u32,
+}
+
+impl Matmul {
+    /// `x` f32 `[*, columns]`, `y` f32 `[*, rows]`; with `is_added` the product is added to what `y` holds.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        x: &Buffer,
+        matrix: &Matrix,
+        y: &Buffer,
+        is_added: bool,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let (one, many) = if is_added {
+            (&pipelines.matmul_one_add, &pipelines.matmul_many_add)
+        } else {
+            (&pipelines.matmul_one, &pipelines.matmul_many)
+        };
+        let pieces = matrix
+            .pieces
+            .iter()
+            .map(|piece| {
+                let buffers: [&[_]; 4] =
+                    [&[control.view()], &[x.view()], &[piece.blocks.view()], &[y.view()]];
+                Ok(Piece {
+                    bindings: gpu.bind(one, &buffers)?,
+                    row_first: piece.row_first,
+                    row_count: piece.row_count,
+                })
+            })
+            .collect::<Result<_, GpuError>>()?;
+        let tuning = pipelines.tuning;
+        Ok(Self {
+            one: one.clone(),
+            many: many.clone(),
+            pieces,
+            push: MatmulPush {
+                column_count: matrix.column_count,
+                y_stride: matrix.row_count,
+                ..MatmulPush::default()
+            },
+            rows_one: tuning.rows_one,
+            rows_many: tuning.rows_many,
+            tokens_many: tuning.tokens_many,
+        })
+    }
+
+    /// Records it for the step's `tokens` tokens: row `t` of `x` to row `t` of `y`.
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        self.record_with(recorder, tokens, self.push);
+    }
+
+    /// Records it for `rows` rows of `x` from 0 on, whatever the step's token count is.
+    pub fn record_rows(&self, recorder: &mut Recorder, rows: u32) {
+        self.record_with(recorder, rows, MatmulPush { token_count_max: rows, ..self.push });
+    }
+
+    fn record_with(&self, recorder: &mut Recorder, tokens: u32, push: MatmulPush) {
+        let (pipeline, rows, per_tile) = if tokens == 1 {
+            (&self.one, self.rows_one, 1)
+        } else {
+            (&self.many, self.rows_many, self.tokens_many)
+        };
+        for piece in &self.pieces {
+            let push = MatmulPush { row_count: piece.row_count, y_column: piece.row_first, ..push };
+            let grid = [groups(piece.row_count, rows), groups(tokens, per_tile), 1];
+            recorder.dispatch(pipeline, &piece.bindings, push.bytes(), grid);
+        }
+    }
+}
+
+/// `h = silu(Wgate x) * (Wup x)` for one or many tokens.
+pub struct GateUp {
+    one: Pipeline,
+    many: Pipeline,
+    bindings: Bindings,
+    push: GateUpPush,
+    rows_one: u32,
+    rows_many: u32,
+    tokens_many: u32,
+}
+
+impl GateUp {
+    /// `x` f32 `[*, columns]`, `h` f32 `[*, rows]`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    ///
+    /// # Panics
+    /// When the matrices differ in shape or are cut into pieces: Flint's largest is 7.9 MB, far below any binding's limit.
+    pub fn new(
+        on: &Binder<'_>,
+        x: &Buffer,
+        gate: &Matrix,
+        up: &Matrix,
+        h: &Buffer,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        assert!(
+            gate.row_count == up.row_count && gate.column_count == up.column_count,
+            "gate and up differ in shape"
+        );
+        assert!(gate.pieces.len() == 1 && up.pieces.len() == 1, "gate or up is cut into pieces");
+        assert_holds("gate_up", "h", h, u64::from(gate.row_count));
+        let one = &pipelines.gate_up_one;
+        let (gate_blocks, up_blocks) = (&gate.pieces[0].blocks, &up.pieces[0].blocks);
+        let bindings = gpu.bind(
+            one,
+            &[&[control.view()], &[x.view()], &[gate_blocks.view()], &[up_blocks.view()], &[h.view()]],
+        )?;
+        let tuning = pipelines.tuning;
+        Ok(Self {
+            one: one.clone(),
+            many: pipelines.gate_up_many.clone(),
+            bindings,
+            push: GateUpPush { row_count: gate.row_count, column_count: gate.column_count },
+            rows_one: tuning.rows_one.div_ceil(2),
+            rows_many: tuning.rows_many / 2,
+            tokens_many: tuning.tokens_many,
+        })
+    }
+
+    /// Records it for the step's `tokens` tokens.
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        let (pipeline, rows, per_tile) = if tokens == 1 {
+            (&self.one, self.rows_one, 1)
+        } else {
+            (&self.many, self.rows_many, self.tokens_many)
+        };
+        let grid = [groups(self.push.row_count, rows), groups(tokens, per_tile), 1];
+        recorder.dispatch(pipeline, &self.bindings, self.push.bytes(), grid);
+    }
+}

@@ -1,0 +1,118 @@
+//! The router's product in F32, and the choice of experts from it.
+
+use flint_shaders::layout::{RoutePush, RouterPush};
+
+use super::{Binder, TileBuffers, assert_holds, groups};
+use crate::base::ids::LayerIndex;
+use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
+
+/// `logits = W x`, `W` in F32.
+pub struct Router {
+    pipeline: Pipeline,
+    bindings: Bindings,
+    push: RouterPush,
+    rows: u32,
+}
+
+impl Router {
+    /// `x` f32 `[tokens, embed_dim]`, `weight` f32 `[expert_count, embed_dim]`, `logits` f32 `[tokens, expert_count]`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        x: &Buffer,
+        weight: &Buffer,
+        logits: &Buffer,
+        embed_dim: u32,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let expert_count = pipelines.shape.expert_count;
+        assert_holds("router", "weight", weight, u64::from(expert_count) * u64::from(embed_dim));
+        let pipeline = pipelines.router.clone();
+        let bindings =
+            gpu.bind(&pipeline, &[&[control.view()], &[x.view()], &[weight.view()], &[logits.view()]])?;
+        let push = RouterPush { row_count: expert_count, column_count: embed_dim };
+        Ok(Self { pipeline, bindings, push, rows: pipelines.tuning.rows_one })
+    }
+
+    /// Records it for `tokens` tokens.
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        let grid = [groups(self.push.row_count, self.rows), tokens, 1];
+        recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), grid);
+    }
+}
+
+/// Logits to picks and weights and, for one token, to the slots of the picked experts.
+pub struct Route {
+    pipeline: Pipeline,
+    bindings: Bindings,
+    push: RoutePush,
+}
+
+/// The buffers of [`Route`] beside its tiles.
+pub struct RouteBuffers<'a> {
+    /// f32 `[tokens, expert_count]`.
+    pub logits: &'a Buffer,
+    /// u32 `[moe_layers, expert_count]`: slot or `NO_SLOT`.
+    pub table: &'a Buffer,
+    /// u32 `[tokens, 2, experts_used]`.
+    pub routes: &'a Buffer,
+    /// What the host reads of it; word `report_first` on is this layer's.
+    pub report: &'a Buffer,
+}
+
+impl Route {
+    /// Binds it to model layer `layer`, whose row of the table is `moe_layer`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        buffers: &RouteBuffers<'_>,
+        tiles: &TileBuffers,
+        layer: LayerIndex,
+        moe_layer: u32,
+        report_first: u32,
+        weights_scale: f32,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control } = *on;
+        let expert_count = pipelines.shape.expert_count;
+        let table_first = moe_layer * expert_count;
+        assert_holds("route", "table", buffers.table, u64::from(table_first + expert_count));
+        let pipeline = pipelines.route.clone();
+        let bindings = gpu.bind(
+            &pipeline,
+            &[
+                &[control.view()],
+                &[buffers.logits.view()],
+                &[buffers.table.view()],
+                &[buffers.routes.view()],
+                &[tiles.tiles.view()],
+                &[tiles.pairs.view()],
+                &[buffers.report.view()],
+            ],
+        )?;
+        let push = RoutePush {
+            expert_count,
+            layer: layer.0,
+            table_first,
+            report_first,
+            is_resolved: 0,
+            weights_scale,
+        };
+        Ok(Self { pipeline, bindings, push })
+    }
+
+    /// Records it for one token, whose picks are looked up in the table.
+    pub fn record_resolved(&self, recorder: &mut Recorder) {
+        let push = RoutePush { is_resolved: 1, ..self.push };
+        recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [1, 1, 1]);
+    }
+
+    /// Records it for `tokens` tokens, whose picks the host resolves; the report is written from word 0 on.
+    pub fn record_unresolved(&self, recorder: &mut Recorder, tokens: u32) {
+        let push = RoutePush { report_first: 0, ..self.push };
+        recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [tokens, 1, 1]);
+    }
+}

@@ -1,0 +1,151 @@
+//! One token: run until an expert is missing, read it, go on.
+//!
+//! The commands of a token lie recorded, one segment a layer. The router kernel looks each pick up in the device's table; as
+//! long as all are there, the device goes from layer to layer with no word to the host. Where one is missing it sets the stop
+//! word, and every kernel behind returns at once; the host finds the layer in the control words and the picks in the route
+//! report, has them loaded, and submits again from that layer's experts.
+//!
+//! How many segments are submitted at once follows what happened last: twice as many after a clean run, as many as were
+//! useful after a stop, because the kernels of a stopped tail cost 1 to 2 us each.
+
+use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
+
+use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
+use crate::gpu::Commands;
+use crate::model::sequence::Sequence;
+use crate::model::{LayerRoutes, Model, ModelError, Want};
+
+/// What a step gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepOutput {
+    /// The largest logit's token, where it was wanted.
+    pub greedy: Option<TokenId>,
+}
+
+impl Model {
+    /// Feeds one token and advances the sequence by it.
+    ///
+    /// # Errors
+    /// When the context is full, a read or the device fails, or the logits are not finite. The sequence has then not
+    /// advanced; after [`ModelError::NotFinite`] it is empty.
+    pub fn decode(
+        &mut self,
+        sequence: &mut Sequence,
+        token: TokenId,
+        want: Want,
+    ) -> Result<StepOutput, ModelError> {
+        sequence.write_inputs(self, &[token])?;
+        let commands = sequence.decode.take().expect("invariant: recorded when the sequence was made");
+        let ran = self.run_segments(sequence, &commands, want);
+        sequence.decode = Some(commands);
+        ran?;
+        let greedy = match want {
+            // The head ran in any case; its result is looked at only when it was asked for.
+            Want::Nothing => None,
+            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0)?),
+        };
+        sequence.position += 1;
+        Ok(StepOutput { greedy })
+    }
+
+    fn run_segments(
+        &mut self,
+        sequence: &mut Sequence,
+        commands: &crate::model::sequence::DecodeCommands,
+        want: Want,
+    ) -> Result<(), ModelError> {
+        let lead = self.config.lead_layer_count;
+        let segment_count = commands.segments.len();
+        // Layers whose picks were counted; the next to count is `lead + counted`.
+        let mut counted = 0;
+        let mut from = 0;
+        let mut resumed_at: Option<u32> = None;
+        while from < segment_count {
+            let to = segment_count.min(from + sequence.run_ahead);
+            let mut batch: Vec<&Commands> = Vec::with_capacity(to - from + 3);
+            if let Some(moe_layer) = resumed_at {
+                batch.push(&commands.resume[moe_layer as usize]);
+            }
+            batch.extend(&commands.segments[from..to]);
+            if to == segment_count && want == Want::Logits {
+                batch.push(&commands.logits);
+            }
+            batch.push(&commands.seal);
+            let ticket = self.gpu.submit(&batch)?;
+            self.gpu.wait(ticket)?;
+
+            let mut control = [0_u32; CONTROL_WORDS as usize];
+            self.scratch.control_report.read(0, &mut control);
+            let stop = control[CONTROL_STOP as usize];
+            // Segment i ends with the router of expert layer i, but for the last one, which ends with the head.
+            let stopped_at = if stop == 0 { None } else { Some(stop - 1 - lead) };
+            let routed = stopped_at.unwrap_or(u32::try_from(to).expect("invariant: few layers"));
+            let complete = routed.min(self.config.layer_count - lead);
+            while counted < complete {
+                let picks = self.picks_of_one(counted);
+                self.streamer.touch(LayerIndex(lead + counted), &picks);
+                counted += 1;
+            }
+            match stopped_at {
+                None => {
+                    from = to;
+                    resumed_at = None;
+                    sequence.run_ahead = (sequence.run_ahead * 2).min(segment_count);
+                }
+                Some(moe_layer) => {
+                    assert!(resumed_at.is_none_or(|at| at < moe_layer), "a loaded expert is not in the device's table");
+                    let mut experts: Vec<_> =
+                        self.picks_of_one(moe_layer).into_iter().map(ExpertIndex).collect();
+                    self.streamer.load_wave(LayerIndex(lead + moe_layer), &mut experts)?;
+                    assert!(experts.is_empty(), "a pool holds at least one token's picks of a layer");
+                    counted = moe_layer + 1;
+                    let resume_at = moe_layer as usize + 1;
+                    sequence.run_ahead = (resume_at - from).max(1);
+                    from = resume_at;
+                    resumed_at = Some(moe_layer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The picks of expert layer `moe_layer` of a single token, best first.
+    fn picks_of_one(&self, moe_layer: u32) -> Vec<u32> {
+        let used = self.config.experts_used as usize;
+        let mut picks = vec![0_u32; used];
+        self.scratch.route_report.read(u64::from(moe_layer) * used as u64 * 8, &mut picks);
+        picks
+    }
+
+    /// The greedy token of row `row`, checked.
+    pub(super) fn read_greedy(&self, sequence: &mut Sequence, row: u32) -> Result<TokenId, ModelError> {
+        let mut token = [0_u32];
+        self.scratch.argmax_report.read(u64::from(row) * 4, &mut token);
+        if token[0] == NO_SLOT {
+            let position = sequence.position;
+            sequence.rewind(0);
+            return Err(ModelError::NotFinite { position });
+        }
+        Ok(token[0])
+    }
+
+    /// The logits of the last step that wanted them, `[vocabulary]`.
+    pub fn read_logits(&self, logits: &mut Vec<f32>) {
+        logits.resize(self.config.vocabulary as usize, 0.0);
+        self.scratch.logits_report.read(0, logits);
+    }
+
+    /// The routes of the last single-token step, one an expert layer.
+    pub fn read_routes_of_one(&self) -> Vec<LayerRoutes> {
+        let used = self.config.experts_used as usize;
+        (self.config.lead_layer_count..self.config.layer_count)
+            .zip(0_u64..)
+            .map(|(layer, moe_layer)| {
+                let mut words = vec![0_u32; 2 * used];
+                self.scratch.route_report.read(moe_layer * used as u64 * 8, &mut words);
+                let weights = words.split_off(used).into_iter().map(f32::from_bits).collect();
+                LayerRoutes { layer, experts: words, weights }
+            })
+            .collect()
+    }
+}

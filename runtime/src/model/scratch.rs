@@ -1,0 +1,160 @@
+//! The activations of a step: taken once, before the first one.
+
+use flint_shaders::layout::{CONTROL_WORDS, TILE_WORDS};
+
+use crate::gpu::{Buffer, Gpu, GpuError, Placement};
+use crate::kernels::{Argmax, Attention, Pipelines, TileBuffers};
+use crate::model::grouping::tiles_max;
+use crate::model::hparams::FlintConfig;
+
+/// Rows whose logits are computed at once where all of a chunk are wanted.
+pub const LOGIT_ROWS: u32 = 32;
+
+/// The buffers, for up to `tokens_max` tokens a step. T = tokens_max, H = embed_dim, K = experts_used.
+pub struct Scratch {
+    /// Tokens of the longest step.
+    pub tokens_max: u32,
+    /// Host to device: u32 `[8]`, copied to `control` when a step begins.
+    pub control_upload: Buffer,
+    /// u32 `[8]`: stop, token count, position.
+    pub control: Buffer,
+    /// Device to host: what `control` was when a submission ended.
+    pub control_report: Buffer,
+    /// Host to device: f32 `[T, H]`, token rows.
+    pub rows: Buffer,
+    /// u32 `[T]`: 0, 1, 2, ...; rows are handed over in order.
+    pub row_index: Buffer,
+    /// Host to device: f32 `[T, head_dim]`.
+    pub angles_upload: Buffer,
+    /// f32 `[T, head_dim]`: cosines and sines.
+    pub angles: Buffer,
+    /// f32 `[T, H]`: the residual stream.
+    pub x: Buffer,
+    /// f32 `[max(T, LOGIT_ROWS), H]`: what a norm gives.
+    pub normed: Buffer,
+    /// f32 `[T, head_count * head_dim]`.
+    pub q: Buffer,
+    /// f32 `[T, kv_head_count * head_dim]`.
+    pub k: Buffer,
+    /// f32 `[T, kv_head_count * head_dim]`.
+    pub v: Buffer,
+    /// f32 `[T, head_count, splits, head_dim + 2]`.
+    pub partial: Buffer,
+    /// f32 `[T, head_count * head_dim]`.
+    pub attended: Buffer,
+    /// f32 `[T, max(ffn_dim, shared_ffn_dim)]`.
+    pub hidden: Buffer,
+    /// f32 `[T, H]`: the shared expert's output.
+    pub shared: Buffer,
+    /// f32 `[T, expert_count]`.
+    pub router_logits: Buffer,
+    /// u32 `[T, 2, K]`: picks and weights.
+    pub routes: Buffer,
+    /// Device to host: the same, of all expert layers of one token, or of one layer of many tokens.
+    pub route_report: Buffer,
+    /// Host to device: tiles, then pairs.
+    pub tiles_upload: Buffer,
+    /// Where pairs begin in `tiles_upload`, in bytes.
+    pub pairs_offset_bytes: u64,
+    /// u32 tiles and pairs.
+    pub tiles: TileBuffers,
+    /// f32 `[T * K, expert_ffn_dim]`.
+    pub expert_hidden: Buffer,
+    /// f32 `[T * K, H]`.
+    pub expert_rows: Buffer,
+    /// f32 `[LOGIT_ROWS, vocabulary]`.
+    pub logits: Buffer,
+    /// Device to host: the same.
+    pub logits_report: Buffer,
+    /// u32 `[LOGIT_ROWS, parts, 2]`.
+    pub argmax_partial: Buffer,
+    /// Device to host: u32 `[LOGIT_ROWS]`.
+    pub argmax_report: Buffer,
+}
+
+/// Device and host-visible bytes that a scratch takes, for the memory plan.
+pub fn scratch_bytes(config: &FlintConfig, pipelines_splits: u32, tokens_max: u32) -> u64 {
+    let t = u64::from(tokens_max);
+    let w = |value: u32| u64::from(value);
+    let q_dim = w(config.head_count) * w(config.head_dim);
+    let kv_dim = w(config.kv_head_count) * w(config.head_dim);
+    let k = w(config.experts_used);
+    let a_token = 4 * w(config.embed_dim)
+        + 2 * q_dim
+        + 2 * kv_dim
+        + w(config.ffn_dim.max(config.shared_ffn_dim))
+        + w(config.expert_count)
+        + k * (w(config.expert_ffn_dim) + w(config.embed_dim) + 8)
+        + 2 * w(config.head_dim);
+    let partial = t.max(w(pipelines_splits)) * w(config.head_count) * (w(config.head_dim) + 2);
+    let logits = 2 * w(LOGIT_ROWS) * w(config.vocabulary);
+    4 * (t * a_token + partial + logits)
+}
+
+impl Scratch {
+    /// Takes all buffers.
+    ///
+    /// # Errors
+    /// When the device has too little memory.
+    pub fn new(
+        gpu: &Gpu,
+        pipelines: &Pipelines,
+        config: &FlintConfig,
+        tokens_max: u32,
+    ) -> Result<Self, GpuError> {
+        let words = |name: &str, count: u64, placement: Placement| gpu.buffer(name, count * 4, placement);
+        let device = |name: &str, count: u64| words(name, count, Placement::Device);
+        let t = u64::from(tokens_max);
+        let w = |value: u32| u64::from(value);
+        let (embed, vocabulary) = (w(config.embed_dim), w(config.vocabulary));
+        let q_dim = w(config.head_count) * w(config.head_dim);
+        let kv_dim = w(config.kv_head_count) * w(config.head_dim);
+        let k = w(config.experts_used);
+        let moe_layers = w(config.layer_count - config.lead_layer_count);
+
+        let row_index = words("row index", t, Placement::Upload)?;
+        row_index.write(0, &(0..tokens_max).collect::<Vec<u32>>());
+        let pairs = tokens_max * config.experts_used;
+        // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
+        let tile_words =
+            w(tiles_max(pairs, config.expert_count, pipelines.tuning().tokens_many).max(config.experts_used))
+                * TILE_WORDS as u64;
+        Ok(Self {
+            tokens_max,
+            control_upload: words("control upload", CONTROL_WORDS as u64, Placement::Upload)?,
+            control: device("control", CONTROL_WORDS as u64)?,
+            control_report: words("control report", CONTROL_WORDS as u64, Placement::Readback)?,
+            rows: words("token rows", t * embed, Placement::Upload)?,
+            row_index,
+            angles_upload: words("angles upload", t * w(config.head_dim), Placement::Upload)?,
+            angles: device("angles", t * w(config.head_dim))?,
+            x: device("residual", t * embed)?,
+            normed: device("normed", t.max(w(LOGIT_ROWS)) * embed)?,
+            q: device("queries", t * q_dim)?,
+            k: device("keys", t * kv_dim)?,
+            v: device("values", t * kv_dim)?,
+            partial: device(
+                "attention splits",
+                Attention::partial_words(pipelines, config.head_count, config.head_dim, tokens_max),
+            )?,
+            attended: device("attended", t * q_dim)?,
+            hidden: device("hidden", t * w(config.ffn_dim.max(config.shared_ffn_dim)))?,
+            shared: device("shared expert", t * embed)?,
+            router_logits: device("router logits", t * w(config.expert_count))?,
+            routes: device("routes", t * 2 * k)?,
+            route_report: words("route report", t.max(moe_layers) * 2 * k, Placement::Readback)?,
+            tiles_upload: words("tiles upload", tile_words + u64::from(pairs), Placement::Upload)?,
+            pairs_offset_bytes: tile_words * 4,
+            tiles: TileBuffers {
+                tiles: device("tiles", tile_words)?,
+                pairs: device("pairs", u64::from(pairs))?,
+            },
+            expert_hidden: device("expert hidden", t * k * w(config.expert_ffn_dim))?,
+            expert_rows: device("expert rows", t * k * embed)?,
+            logits: device("logits", w(LOGIT_ROWS) * vocabulary)?,
+            logits_report: words("logits report", w(LOGIT_ROWS) * vocabulary, Placement::Readback)?,
+            argmax_partial: device("argmax parts", Argmax::partial_words(LOGIT_ROWS))?,
+            argmax_report: words("argmax report", w(LOGIT_ROWS), Placement::Readback)?,
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! One sequence: its cache, the layers bound to it, and the recorded commands of a token.
+
+use flint_shaders::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT, CONTROL_WORDS};
+
+use crate::base::ids::TokenId;
+use crate::gpu::{Commands, GpuError, Recorder};
+use crate::kernels::{Argmax, Binder, Embed, Matmul, RmsNorm};
+use crate::model::angles::Angles;
+use crate::model::kv_cache::KvCache;
+use crate::model::layer::Layer;
+use crate::model::{Model, ModelError};
+
+/// The output head, bound to the scratch.
+pub(super) struct Head {
+    norm: RmsNorm,
+    output: Matmul,
+    argmax: Argmax,
+}
+
+impl Head {
+    fn new(model: &Model) -> Result<Self, GpuError> {
+        let (config, scratch) = (&model.config, &model.scratch);
+        let on = Binder { gpu: &model.gpu, pipelines: &model.pipelines, control: &scratch.control };
+        Ok(Self {
+            norm: RmsNorm::new(
+                &on,
+                &scratch.x,
+                &model.weights.output_norm,
+                &scratch.normed,
+                config.embed_dim,
+                config.norm_epsilon,
+            )?,
+            output: Matmul::new(&on, &scratch.normed, &model.weights.output, &scratch.logits, false)?,
+            argmax: Argmax::new(
+                &on,
+                &scratch.logits,
+                &scratch.argmax_partial,
+                &scratch.argmax_report,
+                config.vocabulary,
+            )?,
+        })
+    }
+
+    /// Logits and greedy tokens of rows `row_first ..` of the residual.
+    pub(super) fn record(&self, recorder: &mut Recorder, row_first: u32, rows: u32) {
+        recorder.barrier();
+        self.norm.record(recorder, rows, row_first, 0);
+        recorder.barrier();
+        self.output.record_rows(recorder, rows);
+        recorder.barrier();
+        self.argmax.record(recorder, rows);
+    }
+}
+
+/// The commands of one token, recorded once and submitted again and again. Position, token count and stop flag lie in the
+/// control buffer, so nothing in them changes.
+pub(super) struct DecodeCommands {
+    /// First: inputs, lead layers, attention and router of the first expert layer. Then one a layer: its experts, and
+    /// attention and router of the next; after the last layer's experts, the head.
+    pub(super) segments: Vec<Commands>,
+    /// Copies the logits to the host.
+    pub(super) logits: Commands,
+    /// Copies the control words to the host: runs even where kernels were stopped.
+    pub(super) seal: Commands,
+    /// One an expert layer: clears the stop flag and looks the layer's picks up again, now that they are loaded.
+    pub(super) resume: Vec<Commands>,
+}
+
+/// A sequence of tokens, and all that the device needs to go on with it.
+pub struct Sequence {
+    pub(super) cache: KvCache,
+    pub(super) layers: Vec<Layer>,
+    pub(super) head: Head,
+    embed: Embed,
+    angles: Angles,
+    pub(super) decode: Option<DecodeCommands>,
+    /// Positions that are filled.
+    pub(super) position: u32,
+    /// Layers submitted ahead of a miss at decode.
+    pub(super) run_ahead: usize,
+}
+
+impl Sequence {
+    /// An empty sequence of up to `context_len` tokens.
+    ///
+    /// # Errors
+    /// When the device has too little memory.
+    pub fn new(model: &Model, context_len: u32) -> Result<Self, ModelError> {
+        let (config, scratch) = (&model.config, &model.scratch);
+        let cache = KvCache::new(&model.gpu, config, context_len, scratch.tokens_max)?;
+        let layers = (0..)
+            .zip(&cache.layers)
+            .map(|(index, layer)| Layer::new(model, index, layer))
+            .collect::<Result<_, GpuError>>()?;
+        let on = Binder { gpu: &model.gpu, pipelines: &model.pipelines, control: &scratch.control };
+        let embed = Embed::new(
+            &on,
+            &scratch.rows,
+            &scratch.row_index,
+            &scratch.x,
+            config.embed_dim,
+            scratch.tokens_max,
+        )?;
+        let mut sequence = Self {
+            cache,
+            layers,
+            head: Head::new(model)?,
+            embed,
+            angles: Angles::new(config.head_dim, config.rope_base),
+            decode: None,
+            position: 0,
+            run_ahead: 1,
+        };
+        sequence.decode = Some(sequence.record_decode(model)?);
+        Ok(sequence)
+    }
+
+    /// Tokens that are in the cache.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// Tokens that fit.
+    pub fn context_len(&self) -> u32 {
+        self.cache.context_len
+    }
+
+    /// Keeps the first `position` tokens and forgets the rest; where a ring has lost what comes next, forgets all.
+    /// Returns the position from which to go on.
+    pub fn rewind(&mut self, position: u32) -> u32 {
+        assert!(position <= self.position, "a sequence is rewound, not wound on");
+        if position == 0 || !self.cache.can_continue_at(position) {
+            self.cache.reset();
+            self.position = 0;
+        } else {
+            self.position = position;
+        }
+        self.position
+    }
+
+    /// Hands the inputs of a step to the device: rows of `tokens`, angles, control words.
+    pub(super) fn write_inputs(&mut self, model: &Model, tokens: &[TokenId]) -> Result<(), ModelError> {
+        let count = u32::try_from(tokens.len()).expect("invariant: a step is small");
+        let context_len = self.cache.context_len;
+        if count > context_len - self.position {
+            return Err(ModelError::ContextFull { context_len });
+        }
+        let scratch = &model.scratch;
+        let mut rows = Vec::new();
+        model.embedding.read(tokens, &mut rows)?;
+        scratch.rows.write(0, &rows);
+        let mut angles = Vec::with_capacity(tokens.len() * model.config.head_dim as usize);
+        for position in self.position..self.position + count {
+            self.angles.append(position, &mut angles);
+        }
+        scratch.angles_upload.write(0, &angles);
+        let mut control = [0_u32; CONTROL_WORDS as usize];
+        control[CONTROL_STOP as usize] = 0;
+        control[CONTROL_TOKEN_COUNT as usize] = count;
+        control[CONTROL_POSITION as usize] = self.position;
+        scratch.control_upload.write(0, &control);
+        self.cache.note_written(self.position + count);
+        Ok(())
+    }
+
+    /// What every step begins with: inputs, token rows, lead layers, attention and router of the first expert layer.
+    pub(super) fn record_beginning(
+        &self,
+        model: &Model,
+        recorder: &mut Recorder,
+        tokens: u32,
+        is_resolved: bool,
+    ) {
+        let (config, scratch) = (&model.config, &model.scratch);
+        recorder.copy(&scratch.control_upload, 0, &scratch.control, 0, CONTROL_WORDS as u64 * 4);
+        let angle_bytes = u64::from(tokens) * u64::from(config.head_dim) * 4;
+        recorder.copy(&scratch.angles_upload, 0, &scratch.angles, 0, angle_bytes);
+        recorder.barrier();
+        self.embed.record(recorder, tokens);
+        let lead = config.lead_layer_count as usize;
+        for layer in &self.layers[..lead] {
+            layer.record_attend(recorder, tokens);
+            layer.record_dense(recorder, tokens);
+        }
+        self.layers[lead].record_attend(recorder, tokens);
+        self.layers[lead].record_route(recorder, tokens, is_resolved);
+    }
+
+    fn record_decode(&self, model: &Model) -> Result<DecodeCommands, GpuError> {
+        let (gpu, scratch) = (&model.gpu, &model.scratch);
+        let lead = model.config.lead_layer_count as usize;
+        let mut segments = Vec::new();
+        let mut recorder = gpu.recorder()?;
+        self.record_beginning(model, &mut recorder, 1, true);
+        segments.push(recorder.finish()?);
+        for (index, layer) in self.layers.iter().enumerate().skip(lead) {
+            let mut recorder = gpu.recorder()?;
+            layer.record_experts_of_one(&mut recorder);
+            match self.layers.get(index + 1) {
+                Some(next) => {
+                    next.record_attend(&mut recorder, 1);
+                    next.record_route(&mut recorder, 1, true);
+                }
+                None => self.head.record(&mut recorder, 0, 1),
+            }
+            segments.push(recorder.finish()?);
+        }
+
+        let mut recorder = gpu.recorder()?;
+        let logits_bytes = u64::from(model.config.vocabulary) * 4;
+        recorder.copy(&scratch.logits, 0, &scratch.logits_report, 0, logits_bytes);
+        let logits = recorder.finish()?;
+        let mut recorder = gpu.recorder()?;
+        recorder.copy(&scratch.control, 0, &scratch.control_report, 0, CONTROL_WORDS as u64 * 4);
+        let seal = recorder.finish()?;
+        let resume = self.layers[lead..]
+            .iter()
+            .map(|layer| {
+                let mut recorder = gpu.recorder()?;
+                recorder.fill(&scratch.control, CONTROL_STOP as u64 * 4, 4, 0);
+                recorder.barrier();
+                layer.record_lookup(&mut recorder);
+                recorder.finish()
+            })
+            .collect::<Result<_, GpuError>>()?;
+        Ok(DecodeCommands { segments, logits, seal, resume })
+    }
+}

@@ -1,0 +1,302 @@
+//! What can go wrong between a path and a usable model on disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::base::units::display_bytes;
+use crate::gguf::GgufError;
+use crate::store::digest::Sha256Digest;
+
+/// Why a source does not open, or a store could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The GGUF's header is not what it must be.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// An operation of the file system failed.
+    #[error("{path}: cannot {action}", path = path.display())]
+    Io {
+        /// What was tried: "open the model".
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The GGUF holds another architecture.
+    #[error("general.architecture is {found:?}, but only \"flint\" runs here")]
+    Architecture {
+        /// What the header says.
+        found: String,
+    },
+    /// The GGUF holds no tensors of routed experts.
+    #[error(
+        "no layer has routed experts (tensors blk.N.ffn_gate_exps.weight), so this is no Flint that runs here"
+    )]
+    NoExperts,
+    /// A layer has some of its three expert tensors, but not all.
+    #[error(
+        "tensor {tensor} is missing, although its layer has other tensors of experts; the file is incomplete or converted otherwise"
+    )]
+    ExpertTensorMissing {
+        /// The missing one.
+        tensor: String,
+    },
+    /// A tensor of experts that this runtime would have to ignore.
+    #[error(
+        "tensor {tensor} is not known here: experts must have ffn_gate_exps, ffn_up_exps and ffn_down_exps as \
+         weights of their own; convert the model with separate expert tensors"
+    )]
+    ExpertTensorUnknown {
+        /// Its name.
+        tensor: String,
+    },
+    /// A tensor of experts has another shape than the first layer's gate asks for.
+    #[error("tensor {tensor} has dimensions {found:?}, wanted {wanted} as in the first layer with experts")]
+    ExpertTensorShape {
+        /// Its name.
+        tensor: String,
+        /// Its dimensions, columns first.
+        found: Vec<u64>,
+        /// What they must be.
+        wanted: String,
+    },
+    /// A tensor of experts has a type without kernels.
+    #[error(
+        "tensor {tensor} has type {found}, but experts run in Q4_1 only; take the Q4_1 file of the model"
+    )]
+    ExpertTensorKind {
+        /// Its name.
+        tensor: String,
+        /// Its type.
+        found: &'static str,
+    },
+    /// A number is larger than this runtime believes.
+    #[error("{what} is {found}, the limit is {limit}")]
+    Limit {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// The largest allowed.
+        limit: u64,
+    },
+
+    /// A folder without a manifest.
+    #[error("{path} has no manifest.json, so it is no store; name a store or a GGUF file", path = path.display())]
+    NotAStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder in which an ingest was working.
+    #[error("{path} was left by an ingest that did not finish; remove it and ingest the model again", path = path.display())]
+    Unfinished {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The manifest is not JSON of the known form.
+    #[error("{path} is damaged or no manifest; ingest the model again", path = path.display())]
+    ManifestSyntax {
+        /// The manifest.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// The manifest is of something else.
+    #[error("{path} says format {found:?}, wanted {wanted:?}; it is no store of this program", path = path.display())]
+    ManifestFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What a store says.
+        wanted: &'static str,
+    },
+    /// The store was written by a version with other rules.
+    #[error(
+        "{path} has store version {found}, this program knows {known}; ingest the model again, or use the program \
+         that wrote it",
+        path = path.display()
+    )]
+    ManifestVersion {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version of this program.
+        known: u32,
+    },
+    /// The manifest is longer than any store needs.
+    #[error("{path} has {found_bytes} B, the limit of a manifest is {limit_bytes} B", path = path.display())]
+    ManifestTooLarge {
+        /// The manifest.
+        path: PathBuf,
+        /// Its length.
+        found_bytes: u64,
+        /// The largest allowed.
+        limit_bytes: u64,
+    },
+    /// The manifest does not fit its own digest: it was changed after it was written.
+    #[error("{path} was changed after it was written; ingest the model again", path = path.display())]
+    ManifestDigest {
+        /// The manifest.
+        path: PathBuf,
+    },
+    /// The manifest says one thing, the header another.
+    #[error("{path}: {field} is {found}, but the header asks for {wanted}; ingest the model again", path = path.display())]
+    ManifestField {
+        /// The manifest.
+        path: PathBuf,
+        /// Which field, with dots.
+        field: String,
+        /// Its value.
+        found: String,
+        /// The value that follows from the header.
+        wanted: String,
+    },
+    /// A file of the store has another length than the manifest says.
+    #[error(
+        "{path} has {found_bytes} B, wanted {wanted_bytes} B: {what}; ingest the model again",
+        path = path.display(),
+        what = if found_bytes < wanted_bytes { "store truncated" } else { "the file does not belong to this store" }
+    )]
+    FileLength {
+        /// The file.
+        path: PathBuf,
+        /// What the manifest says.
+        wanted_bytes: u64,
+        /// What it has.
+        found_bytes: u64,
+    },
+    /// A file of the store is missing, or is no file.
+    #[error("{path} is missing: the store is incomplete; ingest the model again", path = path.display())]
+    FileMissing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The header's bytes do not fit the digest in the manifest.
+    #[error("{path} is damaged: its SHA-256 is {found}, wanted {wanted}; ingest the model again", path = path.display())]
+    HeaderDigest {
+        /// The header file.
+        path: PathBuf,
+        /// What its bytes give.
+        found: Sha256Digest,
+        /// What the manifest says.
+        wanted: Sha256Digest,
+    },
+
+    /// The target's name cannot be used.
+    #[error("{path} cannot be a store's name: {reason}", path = path.display())]
+    TargetName {
+        /// The target.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The target's folder does not exist.
+    #[error("{path} is no folder, so no store can be made in it; make it first", path = path.display())]
+    TargetParent {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is something of the target's name.
+    #[error("{path} exists already and is left as it is; remove it or choose another name", path = path.display())]
+    TargetExists {
+        /// The target.
+        path: PathBuf,
+    },
+    /// The folder to work in exists.
+    #[error(
+        "{path} exists: an ingest of the same target is running, or one was interrupted; wait for it or remove the folder",
+        path = path.display()
+    )]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The drive has too little room, found before anything was written.
+    #[error(
+        "{path}: the store needs {}, but {} are free; make room or choose a target on another drive",
+        display_bytes(*needed_bytes), display_bytes(*free_bytes), path = path.display()
+    )]
+    NoSpace {
+        /// The folder in which the store was to be made.
+        path: PathBuf,
+        /// What the whole store takes.
+        needed_bytes: u64,
+        /// What is free.
+        free_bytes: u64,
+    },
+    /// The drive took no more bytes: full, over a quota, or over a limit of the file's length.
+    #[error(
+        "{path}: writing at byte {offset_bytes} failed, with {} still to write and {} free; make room or choose a \
+         target on another drive",
+        display_bytes(*needed_bytes), display_bytes(*free_bytes), path = path.display()
+    )]
+    DriveFull {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset_bytes: u64,
+        /// What of the store was still to be written.
+        needed_bytes: u64,
+        /// What the file system says is free.
+        free_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The source ended early.
+    #[error("{path} ended at byte {got_bytes}, wanted {want_bytes} B: it was truncated; nothing was published", path = path.display())]
+    SourceTruncated {
+        /// The source.
+        path: PathBuf,
+        /// Its length when the ingest began.
+        want_bytes: u64,
+        /// Where it ended.
+        got_bytes: u64,
+    },
+    /// The source was written to while it was read.
+    #[error("{path} changed while it was read; nothing was published: try again when it is complete", path = path.display())]
+    SourceChanged {
+        /// The source.
+        path: PathBuf,
+    },
+    /// The source is not the file that was asked for.
+    #[error(
+        "{path} has SHA-256 {found}, wanted {wanted}: it is damaged or another file; nothing was published, fetch it \
+         again",
+        path = path.display()
+    )]
+    SourceDigest {
+        /// The source.
+        path: PathBuf,
+        /// What its bytes give.
+        found: Sha256Digest,
+        /// What was asked for.
+        wanted: Sha256Digest,
+    },
+}
+
+impl StoreError {
+    /// Whether a store on the drive is damaged, so that it must be made again.
+    pub fn is_data_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::ManifestSyntax { .. }
+                | Self::ManifestTooLarge { .. }
+                | Self::ManifestDigest { .. }
+                | Self::ManifestField { .. }
+                | Self::FileLength { .. }
+                | Self::FileMissing { .. }
+                | Self::HeaderDigest { .. }
+        )
+    }
+}
+
+/// Names what was tried on `path`, for `map_err`.
+pub(super) fn io_error(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { action, path, source }
+}

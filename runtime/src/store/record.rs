@@ -1,0 +1,85 @@
+//! One expert's bytes in one piece: gate rows, up rows, down rows.
+//!
+//! - Owns: nothing. In: the sizes of the three matrices. Out: where each begins, and the stride between records.
+//! - Invariants: blocks stand exactly as in the GGUF. In a store, records begin at multiples of
+//!   [`RECORD_ALIGN_BYTES`], so an aligned read of one touches no other.
+
+use std::ops::Deref;
+
+use crate::base::ids::Span;
+use crate::base::units::align_up;
+
+/// What records and dense tensors of a store are aligned to: the largest sector that drives have, and the page.
+pub const RECORD_ALIGN_BYTES: u64 = 4096;
+
+/// Largest record: a read's length is a `u32`, with room for its rounding. Flint's record has 1.97 MB.
+pub(super) const RECORD_BYTES_MAX: u64 = 1 << 30;
+
+/// The sizes within an expert record; the same for every expert of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordLayout {
+    /// Bytes of the gate matrix, `[expert_ffn_dim, embed_dim]`; it begins at byte 0.
+    pub gate_bytes: u64,
+    /// Bytes of the up matrix, `[expert_ffn_dim, embed_dim]`; it follows the gate.
+    pub up_bytes: u64,
+    /// Bytes of the down matrix, `[embed_dim, expert_ffn_dim]`; it ends the record.
+    pub down_bytes: u64,
+}
+
+impl RecordLayout {
+    /// Where the up matrix begins.
+    pub fn up_offset_bytes(&self) -> u64 {
+        self.gate_bytes
+    }
+
+    /// Where the down matrix begins.
+    pub fn down_offset_bytes(&self) -> u64 {
+        self.gate_bytes + self.up_bytes
+    }
+
+    /// Bytes of a record, without padding.
+    pub fn record_bytes(&self) -> u64 {
+        self.gate_bytes + self.up_bytes + self.down_bytes
+    }
+
+    /// Bytes from the start of a record in a store to the start of the next.
+    pub fn stride_bytes(&self) -> u64 {
+        align_up(self.record_bytes(), RECORD_ALIGN_BYTES)
+    }
+}
+
+/// A part of a record that lies in one place on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertPiece {
+    /// Where it lies.
+    pub span: Span,
+    /// Where in the record it belongs.
+    pub record_offset_bytes: u64,
+}
+
+/// Where a whole record lies on disk: one piece in a store, three in a GGUF. In order of the record, without gaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertPieces {
+    pieces: [ExpertPiece; 3],
+    count: usize,
+}
+
+impl ExpertPieces {
+    /// A record in one piece.
+    pub(super) fn whole(span: Span) -> Self {
+        Self { pieces: [ExpertPiece { span, record_offset_bytes: 0 }; 3], count: 1 }
+    }
+
+    /// A record in three.
+    pub(super) fn split(pieces: [ExpertPiece; 3]) -> Self {
+        Self { pieces, count: 3 }
+    }
+}
+
+impl Deref for ExpertPieces {
+    type Target = [ExpertPiece];
+
+    fn deref(&self) -> &[ExpertPiece] {
+        &self.pieces[..self.count]
+    }
+}

@@ -1,0 +1,85 @@
+//! Token ids to text as they come, in whole characters.
+//!
+//! In: one id after the other. Out: the text that is certain by then. The texts joined, with what
+//! [`Detokenizer::finish`] gives, equal [`Tokenizer::decode`](super::Tokenizer::decode) of all ids.
+//!
+//! A token's bytes may end inside a character. The beginning of a character (at most three bytes) is held back until it
+//! is complete, until a byte shows that it never will be, or until the end; only then does it become U+FFFD, once.
+
+use super::tokenizer::Tokenizer;
+use crate::base::ids::TokenId;
+
+/// A streaming decoder of one reply.
+#[derive(Debug, Clone)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    /// The beginning of a character, at most three bytes between calls.
+    held: Vec<u8>,
+}
+
+impl Detokenizer {
+    /// A decoder at the beginning of a text.
+    pub fn new(tokenizer: &Tokenizer) -> Self {
+        Self { tokenizer: tokenizer.clone(), held: Vec::new() }
+    }
+
+    /// Takes the next token, and gives the characters that it completes; often none. An id outside the vocabulary adds
+    /// nothing.
+    pub fn push(&mut self, id: TokenId) -> String {
+        let Some(bytes) = self.tokenizer.token_bytes(id) else { return String::new() };
+        self.held.extend_from_slice(bytes);
+        let (text, held) = complete_characters(&self.held);
+        let given = self.held.len() - held;
+        self.held.drain(..given);
+        text
+    }
+
+    /// Ends the text: a character that was begun becomes one U+FFFD. The decoder can then begin another text.
+    pub fn finish(&mut self) -> String {
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        self.held.clear();
+        text
+    }
+
+    /// Whether the beginning of a character is held back.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+}
+
+/// The text of `bytes` with each invalid part as U+FFFD, and how many bytes at the end begin a character that more
+/// bytes may complete.
+fn complete_characters(bytes: &[u8]) -> (String, usize) {
+    let mut text = String::with_capacity(bytes.len());
+    let mut chunks = bytes.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
+        text.push_str(chunk.valid());
+        let invalid = chunk.invalid();
+        if chunks.peek().is_none() && is_character_beginning(invalid) {
+            return (text, invalid.len());
+        }
+        if !invalid.is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    (text, 0)
+}
+
+/// Whether `bytes` could become a character if more came.
+fn is_character_beginning(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beginnings_are_held_and_faults_are_not() {
+        assert_eq!(complete_characters("aé".as_bytes()), ("aé".to_owned(), 0));
+        assert_eq!(complete_characters(b"a\xf0\x9f\x98"), ("a".to_owned(), 3));
+        assert_eq!(complete_characters(b"\xff\xc3"), ("\u{fffd}".to_owned(), 1));
+        assert_eq!(complete_characters(b"\xf0\x9fa"), ("\u{fffd}a".to_owned(), 0));
+        assert_eq!(complete_characters(b"\xed\xa0"), ("\u{fffd}\u{fffd}".to_owned(), 0));
+    }
+}

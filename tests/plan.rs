@@ -1,0 +1,232 @@
+//! The slot pool and its plans, over random picks: against a plain model of least recently used, and for the
+//! invariants that the device relies on.
+
+#![allow(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test may fail where it stands")]
+
+use std::collections::HashSet;
+
+use flint_rt::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
+use flint_rt::expert::plan::Wave;
+use flint_rt::expert::policy::Policy;
+use flint_rt::expert::pool::Pool;
+use flint_rt::expert::slot::SlotState;
+use proptest::prelude::*;
+
+/// What one layer of one step asks for.
+#[derive(Debug, Clone)]
+struct Pick {
+    layer: u32,
+    experts: Vec<u32>,
+}
+
+fn picks() -> impl Strategy<Value = Vec<Pick>> {
+    let pick = (0u32..4, proptest::collection::vec(0u32..12, 0..24)).prop_map(|(layer, mut experts)| {
+        let mut seen = HashSet::new();
+        experts.retain(|&expert| seen.insert(expert));
+        Pick { layer, experts }
+    });
+    proptest::collection::vec(pick, 1..60)
+}
+
+fn indexes(experts: &[u32]) -> Vec<ExpertIndex> {
+    experts.iter().copied().map(ExpertIndex).collect()
+}
+
+/// Plans and "loads" all of a pick; gives its waves.
+fn run(pool: &mut Pool, pick: &Pick) -> Vec<Wave> {
+    let mut left = indexes(&pick.experts);
+    let mut waves = Vec::new();
+    while !left.is_empty() {
+        let wave = pool.plan_wave(LayerIndex(pick.layer), &mut left);
+        for load in &wave.loads {
+            pool.loaded(load.slot);
+        }
+        assert!(!wave.experts.is_empty(), "nothing is pinned, so a wave holds something");
+        waves.push(wave);
+    }
+    waves
+}
+
+/// Least recently used in its plainest form: a list, oldest first.
+struct LruModel {
+    slot_count: usize,
+    oldest_first: Vec<ExpertKey>,
+}
+
+impl LruModel {
+    /// The experts of the next wave, and the victims, in order.
+    fn wave(&mut self, layer: u32, left: &mut Vec<u32>) -> (Vec<u32>, Vec<ExpertKey>) {
+        let key = |expert: u32| ExpertKey::new(layer, expert);
+        let (hits, missing): (Vec<u32>, Vec<u32>) =
+            left.iter().partition(|&&expert| self.oldest_first.contains(&key(expert)));
+        for &expert in &hits {
+            self.oldest_first.retain(|&other| other != key(expert));
+            self.oldest_first.push(key(expert));
+        }
+        let fit = missing.len().min(self.slot_count - hits.len());
+        let mut victims = Vec::new();
+        for &expert in &missing[..fit] {
+            if self.oldest_first.len() == self.slot_count {
+                victims.push(self.oldest_first.remove(0));
+            }
+            self.oldest_first.push(key(expert));
+        }
+        *left = missing[fit..].to_vec();
+        (hits.into_iter().chain(missing[..fit].iter().copied()).collect(), victims)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_pick_is_served_once_and_never_by_its_own_wave_s_victims(
+        slot_count in 1u32..30, picks in picks(),
+    ) {
+        let mut pool = Pool::new(slot_count, Policy::Lru);
+        for pick in &picks {
+            let mut served = Vec::new();
+            let before: HashSet<_> = pool.resident().map(|(key, _)| key).collect();
+            let waves = run(&mut pool, pick);
+            pool.assert_consistent();
+            for (number, wave) in waves.iter().enumerate() {
+                prop_assert!(wave.experts.len() <= slot_count as usize);
+                let slots: HashSet<_> = wave.experts.iter().map(|&(_, slot)| slot).collect();
+                prop_assert_eq!(slots.len(), wave.experts.len(), "a slot each");
+                let members: HashSet<_> =
+                    wave.experts.iter().map(|&(expert, _)| ExpertKey { layer: LayerIndex(pick.layer), expert }).collect();
+                for (load, &(expert, slot)) in wave.loads.iter().zip(&wave.experts[wave.hit_count()..]) {
+                    prop_assert_eq!((load.key.expert, load.slot), (expert, slot));
+                    prop_assert!(load.victim.is_none_or(|victim| !members.contains(&victim)));
+                }
+                if number == 0 {
+                    for &(expert, _) in &wave.experts[..wave.hit_count()] {
+                        let key = ExpertKey { layer: LayerIndex(pick.layer), expert };
+                        prop_assert!(before.contains(&key));
+                    }
+                }
+                // Only a full wave leaves something for the next one.
+                if number + 1 < waves.len() {
+                    prop_assert_eq!(wave.experts.len(), slot_count as usize);
+                }
+                served.extend(wave.experts.iter().map(|&(expert, _)| expert.0));
+            }
+            served.sort_unstable();
+            let mut wanted = pick.experts.clone();
+            wanted.sort_unstable();
+            prop_assert_eq!(served, wanted);
+            // The last wave's experts are all there.
+            if let Some(wave) = waves.last() {
+                for &(expert, slot) in &wave.experts {
+                    let key = ExpertKey { layer: LayerIndex(pick.layer), expert };
+                    prop_assert_eq!(pool.lookup(key), Some(slot));
+                    prop_assert_eq!(pool.state(slot), SlotState::Ready(key));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_least_recently_used(slot_count in 1u32..30, picks in picks()) {
+        let mut pool = Pool::new(slot_count, Policy::Lru);
+        let mut model = LruModel { slot_count: slot_count as usize, oldest_first: Vec::new() };
+        for pick in &picks {
+            let mut left = pick.experts.clone();
+            for wave in run(&mut pool, pick) {
+                let (experts, victims) = model.wave(pick.layer, &mut left);
+                prop_assert_eq!(wave.experts.iter().map(|&(expert, _)| expert.0).collect::<Vec<_>>(), experts);
+                prop_assert_eq!(wave.loads.iter().filter_map(|load| load.victim).collect::<Vec<_>>(), victims);
+            }
+            prop_assert!(left.is_empty());
+            let resident: HashSet<_> = pool.resident().map(|(key, _)| key).collect();
+            prop_assert_eq!(resident, model.oldest_first.iter().copied().collect::<HashSet<_>>());
+        }
+    }
+
+    #[test]
+    fn equal_picks_give_equal_plans(slot_count in 1u32..30, picks in picks()) {
+        let all = |pool: &mut Pool| picks.iter().map(|pick| run(pool, pick)).collect::<Vec<_>>();
+        let first = all(&mut Pool::new(slot_count, Policy::Lru));
+        prop_assert_eq!(first, all(&mut Pool::new(slot_count, Policy::Lru)));
+    }
+
+    /// Loads end late and some fail, waves stay pinned while later ones are planned: what is pinned or loading stays,
+    /// and the table never disagrees with the slots.
+    #[test]
+    fn pins_and_loads_under_way_are_respected(
+        slot_count in 1u32..20,
+        picks in picks(),
+        fates in proptest::collection::vec(any::<u8>(), 1..200),
+    ) {
+        let mut fates = fates.into_iter().cycle();
+        let mut fate = || fates.next().expect("cycled");
+        let mut pool = Pool::new(slot_count, Policy::Lru);
+        let mut pinned: Vec<SlotIndex> = Vec::new();
+        let mut loading: Vec<SlotIndex> = Vec::new();
+        for pick in &picks {
+            let mut left = indexes(&pick.experts);
+            let held: Vec<_> = pinned.iter().chain(&loading).map(|&slot| (slot, pool.state(slot))).collect();
+            let wave = pool.plan_wave(LayerIndex(pick.layer), &mut left);
+            pool.assert_consistent();
+            for (slot, state) in held {
+                prop_assert_eq!(pool.state(slot), state);
+            }
+            prop_assert_eq!(wave.experts.len() + left.len(), pick.experts.len());
+            if wave.experts.len() < pick.experts.len() && pinned.is_empty() && loading.is_empty() {
+                prop_assert_eq!(wave.experts.len(), slot_count as usize);
+            }
+            loading.extend(wave.loads.iter().map(|load| load.slot));
+            loading.retain(|&slot| match fate() % 4 {
+                0 => { pool.load_failed(slot); false }
+                1 => true,
+                _ => { pool.loaded(slot); false }
+            });
+            pinned.retain(|&slot| if fate() % 2 == 0 { pool.unpin(slot); false } else { true });
+            for &(_, slot) in &wave.experts {
+                if matches!(pool.state(slot), SlotState::Ready(_)) && fate() % 2 == 0 {
+                    pool.pin(slot);
+                    pinned.push(slot);
+                }
+            }
+            pool.assert_consistent();
+        }
+    }
+}
+
+#[test]
+fn a_touch_saves_from_eviction() {
+    let mut pool = Pool::new(2, Policy::Lru);
+    run(&mut pool, &Pick { layer: 0, experts: vec![0, 1] });
+    pool.touch(ExpertKey::new(0, 0));
+    pool.touch(ExpertKey::new(7, 7));
+    let waves = run(&mut pool, &Pick { layer: 1, experts: vec![0] });
+    assert_eq!(waves[0].loads[0].victim, Some(ExpertKey::new(0, 1)));
+}
+
+#[test]
+fn with_all_slots_pinned_a_wave_is_empty_and_nothing_is_lost() {
+    let mut pool = Pool::new(1, Policy::Lru);
+    run(&mut pool, &Pick { layer: 0, experts: vec![3] });
+    pool.pin(SlotIndex(0));
+    let mut left = indexes(&[4, 5]);
+    assert_eq!(pool.plan_wave(LayerIndex(0), &mut left), Wave::default());
+    assert_eq!(left, indexes(&[4, 5]));
+    pool.unpin(SlotIndex(0));
+    assert_eq!(pool.plan_wave(LayerIndex(0), &mut left).experts, [(ExpertIndex(4), SlotIndex(0))]);
+    assert_eq!(left, indexes(&[5]));
+}
+
+#[test]
+#[should_panic(expected = "named twice")]
+fn an_expert_named_twice_is_our_mistake() {
+    let mut pool = Pool::new(4, Policy::Lru);
+    pool.plan_wave(LayerIndex(0), &mut indexes(&[1, 2, 1]));
+}
+
+#[test]
+#[should_panic(expected = "named twice")]
+fn a_resident_expert_named_twice_is_our_mistake() {
+    let mut pool = Pool::new(4, Policy::Lru);
+    run(&mut pool, &Pick { layer: 0, experts: vec![1] });
+    pool.plan_wave(LayerIndex(0), &mut indexes(&[1, 1]));
+}
