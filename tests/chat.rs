@@ -1,5 +1,7 @@
 //! The chat form against its vectors; that callers' text stays text; replies taken apart.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
+
 use std::sync::LazyLock;
 
 use flint_rt::text::chat::{
@@ -243,6 +245,9 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
 }
 
 proptest! {
+    // The root package has no lib.rs beside which failures could be kept; the failing input is printed.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// The control ids of a prompt are its control spans, whatever the texts say; and the ids decode to the rendering.
     #[test]
     fn control_ids_come_from_the_form_alone(messages in messages()) {

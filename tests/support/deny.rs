@@ -4,15 +4,15 @@
 //! was started for it.
 
 /// A call that is to fail.
-pub struct Denied {
+pub(crate) struct Denied {
     /// Its number.
-    pub call: libc::c_long,
+    pub(crate) call: libc::c_long,
     /// The error that the caller sees.
-    pub errno: i32,
+    pub(crate) errno: i32,
 }
 
 /// Installs a filter that denies these calls and allows all others.
-pub fn deny(denied: &[Denied]) {
+pub(crate) fn deny(denied: &[Denied]) {
     // A filter is a program over `struct seccomp_data`, whose first word is the call's number.
     let statement = |code: u32, value: u32| libc::sock_filter {
         code: u16::try_from(code).expect("an opcode of 16 bits"),
@@ -24,7 +24,10 @@ pub fn deny(denied: &[Denied]) {
     for Denied { call, errno } in denied {
         let number = u32::try_from(*call).expect("a call's number");
         // Not this call: over the next statement.
-        program.push(libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number) });
+        program.push(libc::sock_filter {
+            jf: 1,
+            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number)
+        });
         let errno = u32::try_from(*errno).expect("an error number");
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno));
     }
@@ -41,8 +44,16 @@ pub fn deny(denied: &[Denied]) {
     assert_eq!(rc, 0, "seccomp: {}", std::io::Error::last_os_error());
 }
 
+/// Whether this process may set such a limit of locked memory. A root without CAP_SYS_RESOURCE may only lower it.
+pub(crate) fn may_lock(bytes: u64) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills the structure that it is given, which is ours.
+    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    rc == 0 && limit.rlim_max >= bytes
+}
+
 /// Makes the process an ordinary user's, who may lock `locked_bytes` of memory. Needs root.
-pub fn become_nobody(locked_bytes: u64) {
+pub(crate) fn become_nobody(locked_bytes: u64) {
     let limit = libc::rlimit { rlim_cur: locked_bytes, rlim_max: locked_bytes };
     // SAFETY: the structure is ours and is only read.
     let rc = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
@@ -56,7 +67,7 @@ pub fn become_nobody(locked_bytes: u64) {
 }
 
 /// Whether this process is root.
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: asks for a number.
     unsafe { libc::geteuid() == 0 }
 }

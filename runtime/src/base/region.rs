@@ -119,7 +119,10 @@ impl HostRegion {
             )
         };
         if address == libc::MAP_FAILED {
-            return Err(RegionError::Map { wanted_bytes: len_bytes as u64, source: io::Error::last_os_error() });
+            return Err(RegionError::Map {
+                wanted_bytes: len_bytes as u64,
+                source: io::Error::last_os_error(),
+            });
         }
         // Both are advice. Without DONTFORK a fork is only dangerous while reads are under way; without HUGEPAGE
         // pinning is only slower. So a kernel that knows neither is no error.
@@ -148,7 +151,10 @@ impl HostRegion {
         keep_alive: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         assert!(ptr.addr().get().is_multiple_of(page_bytes()), "a region begins at a page, not at {ptr:?}");
-        assert!(len_bytes > 0 && isize::try_from(len_bytes).is_ok(), "{len_bytes} B is no length for a region");
+        assert!(
+            len_bytes > 0 && isize::try_from(len_bytes).is_ok(),
+            "{len_bytes} B is no length for a region"
+        );
         let owner = Owner::Lent(keep_alive);
         Self(Arc::new(Inner { base: ptr, len_bytes, is_split: AtomicBool::new(false), owner }))
     }

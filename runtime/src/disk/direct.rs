@@ -117,7 +117,9 @@ mod tests {
 
     #[test]
     fn what_the_file_system_says_is_kept_when_a_read_confirms_it() {
-        for (memory, offset, align) in [(4, 512, 512), (1, 1, 512), (512, 4096, 4096), (4096, 512, 4096), (512, 65_536, 65_536)] {
+        for (memory, offset, align) in
+            [(4, 512, 512), (1, 1, 512), (512, 4096, 4096), (4096, 512, 4096), (512, 65_536, 65_536)]
+        {
             let report = decide(said(memory, offset), 4096, refuses_below(align));
             assert_eq!(report.align, Some((align, AlignFoundBy::Statx)));
         }

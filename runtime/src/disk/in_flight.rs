@@ -72,7 +72,6 @@ pub(super) struct InFlight {
 }
 
 /// What becomes of a read at its push.
-#[expect(clippy::large_enum_variant, reason = "lives for one call, and boxing would allocate for each read")]
 pub(super) enum Begun {
     /// It is to be read.
     Reading(InFlight),

@@ -135,7 +135,8 @@ pub fn open_queue(
                 if state.registered_bytes > 0 {
                     report.path = ReadPath::Ring;
                 } else if wanted == Some(ReadPath::Ring) {
-                    let why = report.lost.first().cloned().unwrap_or_else(|| "no memory to register".to_owned());
+                    let why =
+                        report.lost.first().cloned().unwrap_or_else(|| "no memory to register".to_owned());
                     return Err(DiskError::PathImpossible { wanted: ReadPath::Ring, why });
                 } else {
                     report.path = ReadPath::RingPlain;

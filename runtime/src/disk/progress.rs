@@ -176,7 +176,11 @@ impl Progress {
                 self.go_buffered(counters);
                 Outcome::Again
             }
-            libc::EIO | libc::EBUSY | libc::ENOMEM | libc::ETIMEDOUT if self.retries < READ_RETRIES_MAX => {
+            // EFAULT through the page cache: the thread that submitted to the ring ended while the read waited for its
+            // page, and the kernel (6.18) failed it in its place. From any other thread the same read works.
+            libc::EIO | libc::EBUSY | libc::ENOMEM | libc::ETIMEDOUT | libc::EFAULT
+                if self.retries < READ_RETRIES_MAX =>
+            {
                 self.retries += 1;
                 counters.retries += 1;
                 Outcome::Again
@@ -237,13 +241,14 @@ mod tests {
     }
 
     fn bytes(len: usize) -> Vec<u8> {
-        (0..len).map(|index| (index * 31 % 251) as u8).collect()
+        (0..251_u8).map(|step| step.wrapping_mul(31)).cycle().take(len).collect()
     }
 
     #[test]
     fn rounds_outward_and_says_where_the_bytes_lie() {
         let progress = Progress::new(4100, 10, 512, true);
-        let attempt = Attempt { file_offset_bytes: 4096, buffer_offset_bytes: 0, len_bytes: 512, is_direct: true };
+        let attempt =
+            Attempt { file_offset_bytes: 4096, buffer_offset_bytes: 0, len_bytes: 512, is_direct: true };
         assert_eq!(progress.next(), attempt);
         let wide = Progress::new(65_535, 2, 65_536, true);
         assert_eq!((wide.next().file_offset_bytes, wide.span_bytes()), (0, 131_072));
@@ -268,7 +273,10 @@ mod tests {
         let mut progress = Progress::new(0, 4096, 512, true);
         assert_eq!(progress.finish(Ok(1000), &mut counters), Outcome::Again);
         let attempt = progress.next();
-        assert_eq!((attempt.file_offset_bytes, attempt.buffer_offset_bytes, attempt.len_bytes), (512, 512, 3584));
+        assert_eq!(
+            (attempt.file_offset_bytes, attempt.buffer_offset_bytes, attempt.len_bytes),
+            (512, 512, 3584)
+        );
         assert_eq!(counters.short_reads, 1);
     }
 
@@ -324,7 +332,10 @@ mod tests {
         }
         assert_eq!(counters.interruptions, 3);
         let ended = (0..INTERRUPTIONS_MAX).any(|_| {
-            matches!(progress.finish(Err(libc::EAGAIN), &mut counters), Outcome::Failed(Failure::Errno { .. }))
+            matches!(
+                progress.finish(Err(libc::EAGAIN), &mut counters),
+                Outcome::Failed(Failure::Errno { .. })
+            )
         });
         assert!(ended, "EAGAIN for ever holds the queue");
     }
@@ -341,7 +352,9 @@ mod tests {
             assert_eq!(outcome, Outcome::Done(188..288));
             assert_eq!(buffer[188..288], file[700..800]);
             let mut buffered = Progress::new(700, 100, 1, false);
-            assert!(matches!(buffered.finish(Err(errno), &mut counters), Outcome::Failed(_)));
+            let ended = (0..=READ_RETRIES_MAX)
+                .any(|_| matches!(buffered.finish(Err(errno), &mut counters), Outcome::Failed(_)));
+            assert!(ended, "errno {errno} for ever holds the queue");
         }
     }
 
@@ -372,13 +385,13 @@ mod tests {
         #[test]
         fn any_sequence_of_short_answers_gives_the_files_bytes(
             file_len in 1_usize..20_000,
-            place in 0.0_f64..1.0,
+            place in 0_usize..20_000,
             len in 1_u32..9_000,
             align_log2 in 0_u32..15,
             shorts in proptest::collection::vec(0_usize..6_000, 0..40),
         ) {
             let file = bytes(file_len);
-            let offset = (place * file_len as f64) as usize;
+            let offset = place % file_len;
             let len = len.min(u32::try_from(file_len - offset).unwrap()).max(1);
             prop_assume!(offset + len as usize <= file_len);
             let align = 1 << align_log2;

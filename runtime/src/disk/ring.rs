@@ -315,7 +315,8 @@ impl Drop for RingQueue {
         let begin = Instant::now();
         loop {
             for completion in self.ring.completion() {
-                let slot = usize::try_from(completion.user_data()).expect("invariant: our own number of a slot");
+                let slot =
+                    usize::try_from(completion.user_data()).expect("invariant: our own number of a slot");
                 self.slots[slot] = None;
                 self.free_slots.push(slot);
             }

@@ -120,10 +120,8 @@ pub(super) fn register_regions(
     ring: &IoUring,
     regions: &[HostRegion],
 ) -> Result<Vec<RegisteredPiece>, DiskError> {
-    let pieces: Vec<RegisteredPiece> = regions
-        .iter()
-        .flat_map(|region| cut(region.base().addr().get(), region.len_bytes()))
-        .collect();
+    let pieces: Vec<RegisteredPiece> =
+        regions.iter().flat_map(|region| cut(region.base().addr().get(), region.len_bytes())).collect();
     let to_kernel = |piece: &RegisteredPiece| libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(piece.start),
         iov_len: piece.len_bytes,
@@ -194,7 +192,9 @@ fn hint(call: &str, errno: Option<i32>, sysctl: Option<&str>, memlock_bytes: Opt
             )
         }
         Some(libc::EINVAL) if call == "IORING_OP_READ" => "the kernel is older than 5.6".to_owned(),
-        Some(libc::EFAULT | libc::EOPNOTSUPP) => "the kernel cannot pin memory that a driver mapped".to_owned(),
+        Some(libc::EFAULT | libc::EOPNOTSUPP) => {
+            "the kernel cannot pin memory that a driver mapped".to_owned()
+        }
         Some(libc::EMFILE | libc::ENFILE) => "no file descriptor is left: raise ulimit -n".to_owned(),
         _ => "no known cause".to_owned(),
     }

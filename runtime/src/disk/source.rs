@@ -69,7 +69,9 @@ impl SourceFile {
     fn try_direct(&self) -> Result<(Option<File>, DirectReport), DiskError> {
         let direct = match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path) {
             Ok(direct) => direct,
-            Err(error) => return Ok((None, DirectReport::buffered(format!("O_DIRECT was refused ({error})")))),
+            Err(error) => {
+                return Ok((None, DirectReport::buffered(format!("O_DIRECT was refused ({error})"))));
+            }
         };
         let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino(), found.len()));
         if identity(&direct).ok() != identity(&self.buffered).ok() {
@@ -172,7 +174,9 @@ impl SourceFile {
                     Outcome::Again => {}
                     Outcome::Done(_) => break,
                     Outcome::Failed(failure) => {
-                        return Err(ReadFacts { offset_bytes: at, want_bytes: u64::from(len) }.error(self, failure));
+                        return Err(
+                            ReadFacts { offset_bytes: at, want_bytes: u64::from(len) }.error(self, failure)
+                        );
                     }
                 }
             }
@@ -190,7 +194,8 @@ impl SourceFile {
     pub(super) fn read(&self, attempt: Attempt, memory: &mut [u8]) -> Result<usize, i32> {
         let target = &mut memory[attempt.buffer_offset_bytes..][..attempt.len_bytes as usize];
         let file = if attempt.is_direct { self.direct_or_buffered() } else { &self.buffered };
-        file.read_at(target, attempt.file_offset_bytes).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        file.read_at(target, attempt.file_offset_bytes)
+            .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
     fn direct_or_buffered(&self) -> &File {
@@ -236,5 +241,6 @@ pub fn buffer_bytes_for_span(file: &SourceFile, offset_bytes: u64, len_bytes: u3
 }
 
 fn to_pages(bytes: u64) -> usize {
-    usize::try_from(align_up(bytes, page_bytes() as u64)).expect("invariant: a u32 length fits the address space")
+    usize::try_from(align_up(bytes, page_bytes() as u64))
+        .expect("invariant: a u32 length fits the address space")
 }

@@ -111,7 +111,13 @@ impl Transport {
         path: HostPath,
     ) -> Result<Self, ExpertError> {
         let buffer_bytes = disk::buffer_bytes_for(files, options.span_bytes_max);
-        let staging = Staging::new(gpu, path, buffer_bytes, options.buffer_count)?;
+        let mut staging = Staging::new(gpu, path, buffer_bytes, options.buffer_count)?;
+        // Some drivers map memory that the kernel cannot pin: reads into it would quietly go through the page cache.
+        if let Some(mut buffer) = staging.take(gpu)? {
+            let probed = files[0].probe_into(&mut buffer);
+            staging.give_back(buffer);
+            probed?;
+        }
         let regions = [staging.region().clone()];
         let (queue, read) = disk::open_queue(files.to_vec(), &regions, options.read_path, options.depth)?;
         let mut transport = Self {

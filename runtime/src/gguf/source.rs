@@ -10,8 +10,9 @@ use super::error::{GgufError, printable};
 /// Bytes of a whole header. Flint's has 5.5 MB; an array of 16 Mi strings of 24 bytes has half of this.
 pub(super) const HEADER_BYTES_MAX: u64 = 1 << 30;
 
-/// Least bytes that one read asks for.
+/// Least bytes that one read asks for, and the most beyond what is needed.
 const READ_BYTES_MIN: usize = 256 << 10;
+const READ_AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// A cursor over the beginning of a file.
 pub(super) struct Source<'a> {
@@ -76,8 +77,9 @@ impl<'a> Source<'a> {
     /// Fetches until the buffer holds `end` bytes.
     fn fetch(&mut self, end: usize) -> Result<(), GgufError> {
         let have = self.buffer.len();
-        // An eighth more than asked for, so that many small fields cost few reads and the buffer hardly overshoots.
-        let wanted = (end - have).max(READ_BYTES_MIN).max(have / 8);
+        // An eighth of what is there ahead of need, so that many small fields cost few reads.
+        let ahead = (have / 8).clamp(READ_BYTES_MIN, READ_AHEAD_BYTES_MAX);
+        let wanted = (end - have).max(ahead);
         let left = usize::try_from(self.file_len_bytes - have as u64).unwrap_or(usize::MAX);
         let wanted = wanted.min(left);
         self.buffer.reserve_exact(wanted);

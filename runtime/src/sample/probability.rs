@@ -1,7 +1,7 @@
 //! Log-probabilities, and the best of a row, for those who look. Pure.
 
 use super::error::SampleError;
-use super::select::{Candidate, better_first, keep_best};
+use super::select::{better_first, gather_best};
 use crate::base::ids::TokenId;
 
 /// The natural logarithm of the probability of each of `ids`, in their order, under the softmax of `logits`.
@@ -24,8 +24,8 @@ pub fn log_probabilities(logits: &[f32], ids: &[TokenId]) -> Result<Vec<f64>, Sa
 
 /// The `n` best tokens with their logits, best first, of equal ones the lower id first. A NaN comes after everything.
 pub fn top_n(logits: &[f32], n: usize) -> Vec<(TokenId, f32)> {
-    let mut candidates: Vec<Candidate> = (0..).zip(logits.iter().copied()).collect();
-    keep_best(&mut candidates, n);
+    let mut candidates = Vec::new();
+    gather_best((0..).zip(logits.iter().copied()), n, &mut candidates);
     candidates.sort_unstable_by(better_first);
     candidates
 }

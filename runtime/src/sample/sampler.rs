@@ -5,7 +5,7 @@ use super::options::SamplerOptions;
 use super::penalties::Recent;
 use super::probability::check_finite;
 use super::rng::Rng;
-use super::select::{Candidate, better_first, keep_best, keep_sorted_front};
+use super::select::{Candidate, better_first, gather_best, keep_sorted_front};
 use crate::base::ids::TokenId;
 
 /// Chooses tokens from rows of logits.
@@ -69,20 +69,22 @@ impl Sampler {
         if self.options.is_greedy() {
             return best(logits);
         }
-        self.candidates.clear();
-        self.candidates
-            .extend((0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY));
+        let allowed = (0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
+        match self.options.top_k {
+            0 => {
+                self.candidates.clear();
+                self.candidates.extend(allowed);
+            }
+            top_k => gather_best(allowed, top_k as usize, &mut self.candidates),
+        }
         let max = self.filter()?;
         Ok(self.draw(max))
     }
 
-    /// Cuts the candidates by top-k, top-p and min-p, puts them in order of id, and gives their best logit.
+    /// Cuts what top-k left by top-p and min-p, puts them in order of id, and gives their best logit.
     fn filter(&mut self) -> Result<f64, SampleError> {
-        let SamplerOptions { top_k, top_p, min_p, temperature, .. } = self.options;
+        let SamplerOptions { top_p, min_p, temperature, .. } = self.options;
         let candidates = &mut self.candidates;
-        if top_k > 0 {
-            keep_best(candidates, top_k as usize);
-        }
         let best = candidates.iter().copied().min_by(better_first).ok_or(SampleError::NothingAllowed)?;
         let max = f64::from(best.1);
         if top_p < 1.0 {

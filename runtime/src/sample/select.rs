@@ -17,8 +17,29 @@ pub(super) fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
     order.then(a.0.cmp(&b.0))
 }
 
+/// Puts the `count` best of `row`, which comes in order of id, into `target`, in no order.
+///
+/// Most of a row is worse than the best so far and costs one comparison: a few times `count` candidates are gathered,
+/// cut to the best, and the worst of those is the bar for what follows.
+pub(super) fn gather_best(row: impl Iterator<Item = Candidate>, count: usize, target: &mut Vec<Candidate>) {
+    target.clear();
+    let room = count.saturating_mul(4).max(64);
+    let mut bar = None;
+    for candidate in row {
+        // Of equal logits the earlier id is the better, so what only reaches the bar is left.
+        if bar.is_none_or(|bar| candidate.1 > bar) {
+            target.push(candidate);
+            if target.len() == room {
+                keep_best(target, count);
+                bar = target.iter().copied().max_by(better_first).map(|worst| worst.1);
+            }
+        }
+    }
+    keep_best(target, count);
+}
+
 /// Keeps the `count` best, in no order.
-pub(super) fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
+fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
     if count < candidates.len() {
         if count > 0 {
             candidates.select_nth_unstable_by(count - 1, better_first);
@@ -49,5 +70,34 @@ pub(super) fn keep_sorted_front(
             return;
         }
         front *= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn gathering_equals_a_full_sort(
+            row in proptest::collection::vec(prop_oneof![-9i16..9, Just(i16::MIN), Just(i16::MAX)], 0..600),
+            count in 0usize..80,
+        ) {
+            let logit = |value| match value {
+                i16::MIN => f32::NEG_INFINITY,
+                i16::MAX => f32::NAN,
+                value => f32::from(value),
+            };
+            let row: Vec<Candidate> = (0..).zip(row.into_iter().map(logit)).collect();
+            let mut best = Vec::new();
+            gather_best(row.iter().copied(), count, &mut best);
+            best.sort_by(better_first);
+            let mut sorted = row;
+            sorted.sort_by(better_first);
+            let ids = |candidates: &[Candidate]| candidates.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+            prop_assert_eq!(ids(&best), ids(&sorted[..count.min(sorted.len())]));
+        }
     }
 }

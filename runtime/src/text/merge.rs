@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::pair_hash::PairHash;
 use crate::base::ids::TokenId;
 
 /// Rank of a pair that does not merge.
@@ -32,26 +33,31 @@ pub(super) struct Merge {
 
 /// The merges of a vocabulary, by pair.
 #[derive(Debug)]
-pub(super) struct MergeTable(HashMap<(TokenId, TokenId), Merge>);
+pub(super) struct MergeTable(HashMap<u64, Merge, PairHash>);
 
 impl MergeTable {
     /// An empty table with room for `count` merges.
     pub(super) fn with_capacity(count: usize) -> Self {
-        Self(HashMap::with_capacity(count))
+        Self(HashMap::with_capacity_and_hasher(count, PairHash::default()))
     }
 
     /// Adds a merge, and gives back the one that the pair had.
-    pub(super) fn insert(&mut self, pair: (TokenId, TokenId), merge: Merge) -> Option<Merge> {
-        self.0.insert(pair, merge)
+    pub(super) fn insert(&mut self, (left, right): (TokenId, TokenId), merge: Merge) -> Option<Merge> {
+        self.0.insert(key(left, right), merge)
     }
 
     fn rank(&self, left: TokenId, right: TokenId) -> u32 {
-        self.0.get(&(left, right)).map_or(NO_RANK, |merge| merge.rank)
+        self.0.get(&key(left, right)).map_or(NO_RANK, |merge| merge.rank)
     }
 
     fn result(&self, left: TokenId, right: TokenId) -> TokenId {
-        self.0.get(&(left, right)).expect("invariant: only pairs with a rank are merged").result
+        self.0.get(&key(left, right)).expect("invariant: only pairs with a rank are merged").result
     }
+}
+
+/// A pair as one number.
+fn key(left: TokenId, right: TokenId) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
 }
 
 /// Merges pieces, and keeps its memory between them.
@@ -120,7 +126,7 @@ struct Run {
     previous: Vec<u32>,
     /// One queue a rank that the run has met.
     lanes: Vec<Lane>,
-    lane_of_rank: HashMap<u32, usize>,
+    lane_of_rank: HashMap<u64, usize, PairHash>,
     /// The ranks whose lane holds positions, lowest first.
     waiting: BinaryHeap<Reverse<u32>>,
 }
@@ -142,7 +148,7 @@ impl Run {
             self.queue(*rank, position);
         }
         while let Some(Reverse(rank)) = self.waiting.pop() {
-            let lane = self.lane_of_rank[&rank];
+            let lane = self.lane_of_rank[&u64::from(rank)];
             loop {
                 // A merge can bring up a pair of a lower rank, which then goes first.
                 if self.waiting.peek().is_some_and(|lower| lower.0 < rank) {
@@ -186,7 +192,7 @@ impl Run {
         if rank == NO_RANK {
             return;
         }
-        let lane = *self.lane_of_rank.entry(rank).or_insert_with(|| {
+        let lane = *self.lane_of_rank.entry(u64::from(rank)).or_insert_with(|| {
             self.lanes.push(Lane::default());
             self.lanes.len() - 1
         });
@@ -244,7 +250,7 @@ mod tests {
     fn table(pairs: &[((TokenId, TokenId), u32)]) -> MergeTable {
         let mut table = MergeTable::with_capacity(pairs.len());
         for (result, (pair, rank)) in (4..).zip(pairs) {
-            table.0.entry(*pair).or_insert(Merge { rank: *rank, result });
+            table.0.entry(key(pair.0, pair.1)).or_insert(Merge { rank: *rank, result });
         }
         table
     }

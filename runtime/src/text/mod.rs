@@ -18,6 +18,7 @@ mod byte_alphabet;
 mod detokenizer;
 mod error;
 mod merge;
+mod pair_hash;
 mod splits;
 mod tokenizer;
 mod vocabulary;

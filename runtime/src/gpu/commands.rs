@@ -1,0 +1,59 @@
+//! Finished recordings.
+//!
+//! Owns a command buffer and a handle to everything that it uses, until the device is done with it. In: a
+//! [`super::Recorder`]. Out: work for [`super::Gpu::submit`], again and again.
+//!
+//! Invariants: in flight at most once at a time; dropping them waits for their last ticket.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ash::vk;
+
+use super::context::Shared;
+use super::error::GpuError;
+use super::tape::Tape;
+use super::timeline::Ticket;
+
+/// A finished recording. It keeps alive what it uses; dropping it waits until the device is done with it.
+pub struct Commands {
+    pub(super) shared: Arc<Shared>,
+    tape: Option<Tape>,
+    kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Its last submission; 0 before the first.
+    ticket: AtomicU64,
+}
+
+impl Commands {
+    pub(super) fn new(shared: &Arc<Shared>, tape: Tape, kept: Vec<Arc<dyn Any + Send + Sync>>) -> Self {
+        Self { shared: Arc::clone(shared), tape: Some(tape), kept, ticket: AtomicU64::new(0) }
+    }
+
+    pub(super) fn buffer(&self) -> vk::CommandBuffer {
+        self.tape.as_ref().expect("invariant: only `drop` takes the tape").buffer
+    }
+
+    /// The ticket of its last submission.
+    pub fn ticket(&self) -> Option<Ticket> {
+        Some(Ticket(self.ticket.load(Ordering::Acquire))).filter(|ticket| ticket.0 > 0)
+    }
+
+    pub(super) fn set_ticket(&self, ticket: Ticket) {
+        self.ticket.store(ticket.0, Ordering::Release);
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        let Some(tape) = self.tape.take() else { return };
+        let answer = self.ticket().map_or(Ok(()), |ticket| self.shared.timeline.wait(ticket));
+        if matches!(answer, Err(GpuError::Timeout { .. })) {
+            // A hung device may still read all of this: it is left to the process's end.
+            std::mem::forget(std::mem::take(&mut self.kept));
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        self.shared.tapes.give_back(tape);
+    }
+}

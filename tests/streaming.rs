@@ -1,0 +1,163 @@
+//! Streaming changes only the time: tokens and logits are equal, bit for bit, for every pool size, source, read path and
+//! host path.
+//!
+//! The normal run takes one way at a time away from the first; `benches/matrix` runs all combinations.
+
+#[path = "support/nano.rs"]
+mod nano;
+
+use flint_rt::base::ids::TokenId;
+use flint_rt::disk::ReadPath;
+use flint_rt::engine::{Engine, EngineOptions};
+use flint_rt::expert::HostPath;
+use flint_rt::model::Want;
+use nano::{Collected, Vectors, nano_path, open_nano, skip_without_device};
+
+/// What one way through the engine gave: greedy tokens, and the bits of every logit.
+#[derive(PartialEq)]
+struct Trail {
+    tokens: Vec<TokenId>,
+    logits: Vec<u32>,
+}
+
+const CHUNK: u32 = 48;
+
+/// The prompts `chat_tool` and `chat` one after the other in one engine, each with a reply: slots are full of the first when the
+/// second comes.
+fn run(engine: &mut Engine) -> Trail {
+    let vectors = Vectors::read();
+    let mut session = engine.session().expect("a session");
+    let mut trail = Trail { tokens: Vec::new(), logits: Vec::new() };
+    for name in ["chat_tool", "chat"] {
+        let prompt = vectors.prompts.iter().find(|prompt| prompt.name == name).expect("a known prompt");
+        session.reset();
+        let mut seen = Collected::default();
+        let output = engine.feed_prompt(&mut session, &prompt.ids, Want::Logits, &mut seen).expect("fed");
+        trail.logits.extend(seen.last_logits.iter().map(|logit| logit.to_bits()));
+        let mut token = output.step.greedy.expect("wanted");
+        let mut logits = Vec::new();
+        for _ in 0..12 {
+            trail.tokens.push(token);
+            token = engine.feed_token(&mut session, token, Want::Logits).expect("a step").greedy.expect("wanted");
+            engine.read_logits(&mut logits);
+            trail.logits.extend(logits.iter().map(|logit| logit.to_bits()));
+        }
+    }
+    trail
+}
+
+fn trail_of(change: impl FnOnce(&mut EngineOptions)) -> Option<Trail> {
+    let mut engine = open_nano(|options| {
+        options.prefill_chunk = Some(CHUNK);
+        options.context_len = Some(512);
+        change(options);
+    })?;
+    let trail = run(&mut engine);
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+    Some(trail)
+}
+
+/// A way through the engine, by name.
+type Way = (&'static str, Box<dyn FnOnce(&mut EngineOptions)>);
+
+#[test]
+fn every_way_gives_the_same_bits() {
+    let Some(wanted) = trail_of(|_| {}) else { return skip_without_device() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("flint-nano");
+    flint_rt::store::ingest(&nano_path(), &store, &mut |_| {}).expect("a store");
+
+    let from_store = store.clone();
+    let ways: Vec<Way> = vec![
+        ("the fewest slots", Box::new(|options| options.pool_slots = Some(4))),
+        ("one slot more", Box::new(|options| options.pool_slots = Some(5))),
+        ("a token's working set", Box::new(|options| options.pool_slots = Some(24))),
+        ("all slots but one", Box::new(|options| options.pool_slots = Some(95))),
+        ("a store", Box::new(move |options| options.model = from_store)),
+        (
+            "a store with the fewest slots",
+            Box::new(move |options| {
+                options.model = store;
+                options.pool_slots = Some(4);
+            }),
+        ),
+        ("a plain ring", Box::new(|options| options.read_path = Some(ReadPath::RingPlain))),
+        ("a pread pool", Box::new(|options| options.read_path = Some(ReadPath::Pool))),
+        ("mapped memory", Box::new(|options| options.host_path = Some(HostPath::Mapped))),
+        ("copied memory", Box::new(|options| options.host_path = Some(HostPath::Copy))),
+    ];
+    for (name, change) in ways {
+        let got = trail_of(change).expect("a device");
+        assert_eq!(got.tokens, wanted.tokens, "tokens by {name}");
+        assert!(got.logits == wanted.logits, "logits by {name} differ in bits");
+    }
+}
+
+#[test]
+fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
+    let Some(mut small) = open_nano(|options| options.pool_slots = Some(4)) else {
+        return skip_without_device();
+    };
+    run(&mut small);
+    let stats = small.stream_stats();
+    assert!(stats.evictions > 100, "{stats:?}");
+    assert_eq!(stats.read_bytes, stats.misses * 30_720, "{stats:?}");
+    assert!(small.plan().warnings.iter().any(|warning| warning.contains("fewer")), "a small pool is warned of");
+
+    let mut full = open_nano(|_| {}).expect("a device");
+    run(&mut full);
+    let stats = full.stream_stats();
+    assert_eq!(stats.evictions, 0, "{stats:?}");
+    assert!(stats.misses <= 96, "each expert is read once: {stats:?}");
+    let misses = stats.misses;
+    run(&mut full);
+    assert!(full.stream_stats().misses <= 96, "{misses} misses, then {:?}", full.stream_stats());
+}
+
+#[test]
+fn a_conversation_that_goes_on_reuses_what_is_there() {
+    let Some(mut engine) = open_nano(|options| options.prefill_chunk = Some(16)) else {
+        return skip_without_device();
+    };
+    let vectors = Vectors::read();
+    let long = vectors.prompts.iter().find(|prompt| prompt.name == "long").expect("a known prompt");
+    let mut session = engine.session().expect("a session");
+    let (first, all) = (&long.ids[..300], &long.ids[..420]);
+    let feed = |engine: &mut Engine, session: &mut _, ids: &[TokenId]| {
+        engine.feed_prompt(session, ids, Want::Greedy, &mut flint_rt::model::prefill::NoObserver).expect("fed")
+    };
+    feed(&mut engine, &mut session, first);
+    let more = feed(&mut engine, &mut session, all);
+    assert_eq!((more.reused, more.fed), (300, 120), "a longer prompt goes on");
+    assert_eq!(more.step.greedy, Some(long.argmax[419]), "and gives the right token");
+
+    // Back by less than the rings' slack: the window is still there. Back by more: all is fed again.
+    let back = feed(&mut engine, &mut session, &long.ids[..410]);
+    assert_eq!((back.reused, back.fed), (409, 1), "a short way back");
+    assert_eq!(back.step.greedy, Some(long.argmax[409]), "and gives the right token");
+    let far = feed(&mut engine, &mut session, &long.ids[..200]);
+    assert_eq!((far.reused, far.fed), (0, 200), "a long way back");
+    assert_eq!(far.step.greedy, Some(long.argmax[199]), "and gives the right token");
+}
+
+#[test]
+fn a_full_context_is_an_error_that_loses_nothing() {
+    let Some(mut engine) = open_nano(|options| options.context_len = Some(20)) else {
+        return skip_without_device();
+    };
+    let vectors = Vectors::read();
+    let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
+    let mut session = engine.session().expect("a session");
+    let mut seen = flint_rt::model::prefill::NoObserver;
+    let mut token =
+        engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut seen).expect("fed").step.greedy.unwrap();
+    while session.room() > 0 {
+        token = engine.feed_token(&mut session, token, Want::Greedy).expect("there is room").greedy.unwrap();
+    }
+    let before = session.tokens().to_vec();
+    let error = engine.feed_token(&mut session, token, Want::Greedy).expect_err("it is full");
+    assert!(error.to_string().contains("context of 20 tokens is full"), "{error}");
+    assert_eq!(session.tokens(), before, "the session holds what it held");
+    let too_long = vec![4; 21];
+    assert!(engine.feed_prompt(&mut session, &too_long, Want::Greedy, &mut seen).is_err(), "too long a prompt");
+}
