@@ -111,7 +111,10 @@ impl Route {
 /// Logits whose sigmoids differ by far more than a device's `exp` errs, in random order.
 fn distinct(random: &mut Random, count: u32) -> Vec<f32> {
     let order = random.order(count);
-    order.iter().map(|&place| (f32::from(u16::try_from(place).unwrap()) - 100.0) / 50.0).collect()
+    order
+        .iter()
+        .map(|&place| (f32::from(u16::try_from(place).expect("invariant: experts are few")) - 100.0) / 50.0)
+        .collect()
 }
 
 #[test]
