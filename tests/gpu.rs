@@ -3,6 +3,7 @@
 //! Runs on whatever device there is, a software device included; says `skipped: no Vulkan device` where there is none.
 
 #![allow(clippy::cast_possible_truncation, reason = "test data is small")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -87,7 +88,7 @@ fn check_dispatch(gpu: &Gpu) {
             wanted[i * stride as usize] = a[i] * scale + b[i] + 9;
         }
         assert_eq!(words(&target, len), wanted, "{count} {stride} {subgroups} {scale}");
-        assert_eq!(words(&seen, 3), [lanes; 3]);
+        assert_eq!(words(&seen, 3), [lanes; 3], "lanes that took part, built-in, constant");
     }
 }
 
@@ -136,7 +137,7 @@ fn check_pick(gpu: &Gpu) {
     recorder.dispatch(&pipeline, &bindings, &LEN.to_le_bytes(), [64, 1, 1]);
     run(gpu, &recorder.finish().unwrap());
     let wanted: Vec<u32> = picks.iter().flat_map(|&p| (0..LEN).map(move |i| p * 1000 + i)).collect();
-    assert_eq!(words(&target, wanted.len()), wanted);
+    assert_eq!(words(&target, wanted.len()), wanted, "each workgroup its own pick");
 }
 
 #[test]
@@ -274,8 +275,8 @@ fn direct_file(name: &str, len: usize) -> (PathBuf, Vec<u8>, Option<fs::File>) {
 /// Host writes, direct reads and device writes all meet in `buffer`'s bytes, which `region` shows.
 fn check_shared(gpu: &Gpu, region: &HostRegion, buffer: &Buffer, name: &str) {
     const LEN: usize = 64 << 10;
-    assert_eq!(region.base().as_ptr().addr() % 4096, 0);
-    assert_eq!(region.len_bytes() as u64, buffer.len_bytes());
+    assert_eq!(region.base().as_ptr().addr() % 4096, 0, "page-aligned");
+    assert_eq!(region.len_bytes() as u64, buffer.len_bytes(), "the same bytes");
     let mut pieces: Vec<HostBuffer> = region.split(LEN, 3);
     pieces[0].as_mut_slice().copy_from_slice(&vec![0x3C; LEN]);
     let (path, bytes, file) = direct_file(&format!("{name}.bin"), LEN);

@@ -36,8 +36,8 @@ pub(crate) fn open_with(options: GpuOptions) -> Option<Gpu> {
     let validation = std::env::var_os("FLINT_RT_VALIDATION").is_none_or(|value| value != "0");
     match Gpu::open(&GpuOptions { device, validation, ..options }) {
         Ok(gpu) => Some(gpu),
-        Err(GpuError::LoaderMissing { .. } | GpuError::NoDevice { .. }) => {
-            println!("skipped: no Vulkan device");
+        Err(error @ (GpuError::LoaderMissing { .. } | GpuError::NoDevice { .. })) => {
+            println!("skipped: no Vulkan device: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -48,7 +48,7 @@ pub(crate) fn open_with(options: GpuOptions) -> Option<Gpu> {
 pub(crate) fn close(gpu: Gpu) {
     let log = gpu.validation_log();
     drop(gpu);
-    assert_eq!(log.messages(), Vec::<String>::new());
+    assert_eq!(log.messages(), Vec::<String>::new(), "validation messages");
 }
 
 /// A buffer that the host wrote.

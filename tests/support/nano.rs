@@ -88,7 +88,8 @@ impl Vectors {
             loss_tolerance: float(&value["tolerance"]["loss"]),
             loss: float(&exact["loss"]),
             loss_first: loss_first.map(|(n, loss)| (n.parse().expect("a count"), float(loss))).collect(),
-            heldout_tokens: usize::try_from(value["perplexity"]["tokens"].as_u64().expect("a count")).unwrap(),
+            heldout_tokens: usize::try_from(value["perplexity"]["tokens"].as_u64().expect("a count"))
+                .unwrap(),
             heldout_sha256: value["perplexity"]["ids_sha256"].as_str().expect("a hash").to_owned(),
         }
     }
