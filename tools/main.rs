@@ -1,2 +1,51 @@
-//! The program `flint-rt`.
-fn main() {}
+//! The program `flint-rt`: its commands, over the public names of the library.
+//!
+//! - Owns: the terminal, the flags, the folders of the user, the exit code. One file a command.
+//! - In: arguments and `FLINT_RT_*` variables; prompts from the arguments or standard input.
+//! - Out: answers on standard output, everything else on standard error; an exit code of [`exit`].
+//! - Invariants: nothing that a user, a file or a driver does makes it panic; a closed pipe ends it quietly.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bundled;
+mod chat;
+mod devices;
+mod eval;
+mod exit;
+mod folders;
+mod generate;
+mod info;
+mod ingest;
+mod input;
+mod interrupt;
+mod model;
+mod open;
+mod reply;
+mod stats;
+mod terminal;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    interrupt::install();
+    let outcome = match args.command {
+        Command::Generate(args) => generate::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Ingest(args) => ingest::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Eval(args) => eval::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,370 @@
+//! Every flag, its default and its limit.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
+use flint_rt::disk::ReadPath;
+use flint_rt::expert::HostPath;
+use flint_rt::sample::SamplerOptions;
+use flint_rt::text::chat::Thinking;
+
+use crate::exit::EXIT_CODES;
+
+/// Runs the Flint mixture-of-experts model with its experts on disk, through Vulkan compute.
+#[derive(Debug, Parser)]
+#[command(name = "flint-rt", version, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a text, or answer one message with --chat.
+    Generate(GenerateArgs),
+    /// Talk: reads messages from the terminal, or lines from a pipe.
+    Chat(ChatArgs),
+    /// Make a store of a GGUF file, from which experts are read fastest.
+    Ingest(IngestArgs),
+    /// Show a model: its numbers, the memory plan, the paths chosen, the devices.
+    Info(InfoArgs),
+    /// List the Vulkan devices.
+    Devices(DevicesArgs),
+    /// Show the token ids of a text.
+    Tokenize(TokenizeArgs),
+    /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
+    Eval(EvalArgs),
+}
+
+/// Which model.
+#[derive(Debug, ArgsOf)]
+pub(crate) struct ModelArgs {
+    /// GGUF file, store folder, or name of a store in the store folder; the bundled flint-nano when left out.
+    #[arg(short, long, env = "FLINT_RT_MODEL", value_name = "PATH|NAME")]
+    pub(crate) model: Option<PathBuf>,
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+}
+
+/// Which device.
+#[derive(Debug, ArgsOf)]
+pub(crate) struct DeviceArgs {
+    /// Vulkan device: its number in `flint-rt devices`, or part of its name [default: the best GPU, else software].
+    #[arg(long, env = "FLINT_RT_DEVICE", value_name = "NAME|INDEX")]
+    pub(crate) device: Option<String>,
+    /// Have the Vulkan validation layer watch every call; its messages make the command fail.
+    #[arg(long, env = "FLINT_RT_VALIDATION", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) validation: bool,
+}
+
+/// How a model is opened.
+#[derive(Debug, ArgsOf)]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Tokens of a conversation [default: 4096, or what the model was trained for if that is less].
+    #[arg(short = 'c', long, env = "FLINT_RT_CTX_SIZE", value_name = "TOKENS")]
+    pub(crate) ctx_size: Option<u32>,
+    /// Device memory that may be used in all, in bytes or as 800MiB, 6GiB [default: what is free, less a reserve].
+    #[arg(long, env = "FLINT_RT_GPU_MEMORY", value_name = "BYTES", value_parser = bytes)]
+    pub(crate) gpu_memory: Option<u64>,
+    /// Experts that device memory holds at a time [default: as many as fit].
+    #[arg(long, env = "FLINT_RT_POOL_SLOTS", value_name = "N")]
+    pub(crate) pool_slots: Option<u32>,
+    /// Tokens of a prompt that go through a layer together [default: 512].
+    #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", value_name = "TOKENS")]
+    pub(crate) prefill_chunk: Option<u32>,
+    /// How files are read: ring, ring-plain or pool [default: the first that works].
+    #[arg(long, env = "FLINT_RT_READ_PATH", value_name = "PATH")]
+    pub(crate) read_path: Option<ReadPath>,
+    /// How the device reaches what was read: import, mapped or copy [default: the first that works].
+    #[arg(long, env = "FLINT_RT_HOST_PATH", value_name = "PATH")]
+    pub(crate) host_path: Option<HostPath>,
+    /// Read experts from a store, made of the GGUF if there is none yet, or from the GGUF in place
+    /// [default: what --model names].
+    #[arg(long, env = "FLINT_RT_SOURCE", value_enum)]
+    pub(crate) source: Option<SourceChoice>,
+}
+
+/// Where experts are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SourceChoice {
+    Store,
+    Gguf,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, ArgsOf)]
+#[command(next_help_heading = "Sampling (greedy unless --temp is above 0)")]
+pub(crate) struct SamplingArgs {
+    /// Temperature; 0 takes the best token every time.
+    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) temp: f32,
+    /// Only the K best tokens; 0 for all.
+    #[arg(long, env = "FLINT_RT_TOP_K", default_value_t = 0, value_name = "K")]
+    pub(crate) top_k: u32,
+    /// Only the best tokens that together reach this probability, 0 to 1.
+    #[arg(
+        long,
+        env = "FLINT_RT_TOP_P",
+        default_value_t = 1.0,
+        value_name = "P",
+        allow_negative_numbers = true
+    )]
+    pub(crate) top_p: f32,
+    /// Only tokens with at least this share of the best one's probability, 0 to 1.
+    #[arg(
+        long,
+        env = "FLINT_RT_MIN_P",
+        default_value_t = 0.0,
+        value_name = "P",
+        allow_negative_numbers = true
+    )]
+    pub(crate) min_p: f32,
+    /// Makes recent tokens less likely by this factor; 1 is off.
+    #[arg(
+        long,
+        env = "FLINT_RT_REPEAT_PENALTY",
+        default_value_t = 1.0,
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
+    pub(crate) repeat_penalty: f32,
+    /// Subtracted from the logit of each recent token, -2 to 2.
+    #[arg(
+        long,
+        env = "FLINT_RT_PRESENCE_PENALTY",
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
+    pub(crate) presence_penalty: f32,
+    /// Subtracted from the logit of each recent token as often as it occurs, -2 to 2.
+    #[arg(
+        long,
+        env = "FLINT_RT_FREQUENCY_PENALTY",
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
+    pub(crate) frequency_penalty: f32,
+    /// Seed of the draws: equal seeds give equal replies.
+    #[arg(short, long, env = "FLINT_RT_SEED", default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+impl SamplingArgs {
+    /// As the sampler takes them.
+    pub(crate) fn options(&self) -> SamplerOptions {
+        SamplerOptions {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed,
+            ..SamplerOptions::default()
+        }
+    }
+}
+
+/// Whether a reply begins within a thought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Think {
+    /// The model decides.
+    Auto,
+    /// The prompt opens a thought.
+    On,
+    /// The prompt holds an empty thought, already closed.
+    Off,
+}
+
+impl From<Think> for Thinking {
+    fn from(think: Think) -> Self {
+        match think {
+            Think::Auto => Self::Auto,
+            Think::On => Self::On,
+            Think::Off => Self::Off,
+        }
+    }
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct GenerateArgs {
+    /// The text to continue; standard input when left out, less the newline at its end.
+    pub(crate) prompt: Option<String>,
+    /// Take the prompt as a user's message and answer it.
+    #[arg(long)]
+    pub(crate) chat: bool,
+    /// Take markers such as <|user|> in the text for control tokens.
+    #[arg(long, conflicts_with = "chat")]
+    pub(crate) special: bool,
+    /// Whether the reply begins within a thought; with --chat.
+    #[arg(long, env = "FLINT_RT_THINK", value_enum, default_value_t = Think::Auto)]
+    pub(crate) think: Think,
+    /// Tokens of the reply at most.
+    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", default_value_t = 512, value_name = "TOKENS")]
+    pub(crate) predict: u32,
+    /// Print speed, hit rate and bytes read at the end.
+    #[arg(long)]
+    pub(crate) stats: bool,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten, next_help_heading = "Model and machine")]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct ChatArgs {
+    /// What the model is told before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Whether replies begin within a thought.
+    #[arg(long, env = "FLINT_RT_THINK", value_enum, default_value_t = Think::Auto)]
+    pub(crate) think: Think,
+    /// Tokens of a reply at most.
+    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", default_value_t = 2048, value_name = "TOKENS")]
+    pub(crate) predict: u32,
+    /// Print speed, hit rate and bytes read after each reply.
+    #[arg(long)]
+    pub(crate) stats: bool,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten, next_help_heading = "Model and machine")]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct IngestArgs {
+    /// The GGUF file.
+    #[arg(value_name = "SOURCE.gguf")]
+    pub(crate) source: PathBuf,
+    /// Folder in which the store is made [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// The store's name [default: the file's, without its ending].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Print what was made as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct InfoArgs {
+    /// The model, as for --model.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(crate) positional: Option<PathBuf>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct DevicesArgs {
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct TokenizeArgs {
+    /// The text; standard input when left out, as it is.
+    pub(crate) text: Option<String>,
+    /// Print {"ids": [...]}; else a line for each token.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Take markers such as <|user|> for control tokens: the default, for saying so.
+    #[arg(long, conflicts_with = "plain")]
+    pub(crate) special: bool,
+    /// Take markers for text, as in what a message says.
+    #[arg(long)]
+    pub(crate) plain: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+#[command(group = ArgGroup::new("input").required(true).args(["ids", "prompt", "chat", "perplexity"]))]
+pub(crate) struct EvalArgs {
+    /// A prompt as token ids.
+    #[arg(long, value_delimiter = ',', value_name = "ID,ID,...")]
+    pub(crate) ids: Option<Vec<u32>>,
+    /// A prompt as text: markers such as <|user|> are control tokens, nothing is added.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// A prompt as messages: a JSON file with {"messages": [...]} or the list alone.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat: Option<PathBuf>,
+    /// The perplexity of this file's text after <|begin_of_text|>, in one context, markers as text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perplexity: Option<PathBuf>,
+    /// Only the first N tokens of the file; with --perplexity.
+    #[arg(long, value_name = "N", requires = "perplexity", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) tokens: Option<u32>,
+    /// How many of the best tokens `top` and `logprobs` have.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) top: u32,
+    /// Give the experts picked at the last position, and their weights.
+    #[arg(long, conflicts_with = "perplexity")]
+    pub(crate) routes: bool,
+    /// Continue greedily by N tokens, through stop tokens.
+    #[arg(long, value_name = "N", conflicts_with = "perplexity")]
+    pub(crate) greedy: Option<u32>,
+    /// Whether the reply to --chat begins within a thought.
+    #[arg(long, value_enum, default_value_t = Think::Auto)]
+    pub(crate) think: Think,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        "KB" | "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return Err("wanted bytes as 6442450944, 800MiB, 6GiB or 6GB".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "wanted a whole number of bytes, as 800MiB".to_owned())?;
+    number.checked_mul(factor).ok_or_else(|| "more bytes than there are".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("17"), Ok(17));
+        assert_eq!(bytes("800MiB"), Ok(800 << 20));
+        assert_eq!(bytes("6 GB"), Ok(6_000_000_000));
+        for wrong in ["", "GiB", "-1", "1.5G", "1e9", "99999999999TiB", "6 GiBs"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Exit codes, and which error has which.
+//!
+//! In: errors of the library. Out: a [`Failure`], whose report is one line, `flint-rt: what: cause`, and its code.
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use flint_rt::disk::DiskError;
+use flint_rt::engine::EngineError;
+use flint_rt::expert::ExpertError;
+use flint_rt::gguf::GgufError;
+use flint_rt::gpu::GpuError;
+use flint_rt::model::ModelError;
+use flint_rt::model::hparams::ConfigError;
+use flint_rt::sample::{OptionsError, SampleError};
+use flint_rt::store::StoreError;
+use flint_rt::text::TextError;
+
+use crate::terminal::note;
+
+/// What `--help` says of them.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  failed: a read, a write, the device, or anything else
+    2  the arguments make no sense
+    3  the model is missing, damaged, or not one that runs here
+    4  no suitable Vulkan device or driver
+    5  not enough memory or room on the drive
+  130  interrupted (Ctrl-C, SIGINT)
+  143  terminated (SIGTERM)
+
+Every flag with an [env: ...] can be given by that variable; a flag wins over its variable.
+Answers go to standard output, everything else to standard error. NO_COLOR is honoured.";
+
+/// Why the program ends with something else than 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Failed = 1,
+    Usage = 2,
+    Model = 3,
+    Device = 4,
+    Memory = 5,
+    Interrupted = 130,
+}
+
+/// What ended a command.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Whoever read the answer went away: nothing to say, nothing wrong.
+    Closed,
+    /// Ctrl-C.
+    Interrupted,
+    /// Something to report.
+    Told {
+        /// The code.
+        exit: Exit,
+        /// What, and why.
+        text: String,
+    },
+}
+
+/// What a command gives.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure in one's own words.
+    pub(crate) fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self::Told { exit, text: text.into() }
+    }
+
+    /// Arguments that make no sense.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, text)
+    }
+
+    /// `what`, because of `error`.
+    pub(crate) fn because(exit: Exit, what: impl Into<String>, error: &dyn Error) -> Self {
+        Self::new(exit, chain(error)).about(what)
+    }
+
+    /// Puts `what` in front, unless the report names it already.
+    pub(crate) fn about(self, what: impl Into<String>) -> Self {
+        let what = what.into();
+        match self {
+            Self::Told { exit, text } if !text.contains(&what) => {
+                Self::Told { exit, text: format!("{what}: {text}") }
+            }
+            other => other,
+        }
+    }
+
+    /// Says it, and gives the code.
+    pub(crate) fn report(self) -> ExitCode {
+        let exit = match self {
+            Self::Closed => return ExitCode::SUCCESS,
+            Self::Interrupted => Exit::Interrupted,
+            Self::Told { exit, text } => {
+                note(&format!("flint-rt: {}", one_line(&text)));
+                exit
+            }
+        };
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// An error and its causes, each once.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Failures of writing the answer; other files' errors are reported with their path.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::because(Exit::Failed, "the answer cannot be written", &error),
+        }
+    }
+}
+
+macro_rules! failure_from {
+    ($($error:ty => $exit:expr;)*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                let exit: fn(&$error) -> Exit = $exit;
+                Self::new(exit(&error), chain(&error))
+            }
+        })*
+    };
+}
+
+failure_from! {
+    GgufError => |_| Exit::Model;
+    ConfigError => |_| Exit::Model;
+    TextError => |_| Exit::Model;
+    StoreError => of_store;
+    GpuError => of_gpu;
+    OptionsError => |_| Exit::Usage;
+    SampleError => |_| Exit::Failed;
+    EngineError => of_engine;
+}
+
+fn of_engine(error: &EngineError) -> Exit {
+    match error {
+        EngineError::Store(error) => of_store(error),
+        EngineError::Gguf(_) | EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
+        EngineError::Disk(error) => of_disk(error),
+        EngineError::Gpu(error) => of_gpu(error),
+        EngineError::Expert(error) => of_expert(error),
+        EngineError::Model(ModelError::Gpu(error)) => of_gpu(error),
+        EngineError::Model(ModelError::Expert(error)) => of_expert(error),
+        EngineError::Model(ModelError::Disk(error)) => of_disk(error),
+        EngineError::Model(ModelError::UnknownToken { .. }) => Exit::Usage,
+        EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
+        EngineError::MemoryTooSmall { .. } => Exit::Memory,
+        _ => Exit::Failed,
+    }
+}
+
+fn of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
+        StoreError::TargetName { .. } => Exit::Usage,
+        StoreError::TargetParent { .. } | StoreError::TargetExists { .. } | StoreError::Busy { .. } => {
+            Exit::Failed
+        }
+        _ => Exit::Model,
+    }
+}
+
+fn of_gpu(error: &GpuError) -> Exit {
+    match error {
+        GpuError::LoaderMissing { .. }
+        | GpuError::ValidationMissing { .. }
+        | GpuError::NoDevice { .. }
+        | GpuError::InvalidChoice { .. }
+        | GpuError::FeatureMissing { .. } => Exit::Device,
+        error if error.is_out_of_memory() => Exit::Memory,
+        _ => Exit::Failed,
+    }
+}
+
+fn of_disk(error: &DiskError) -> Exit {
+    match error {
+        DiskError::Open { .. } | DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::PathUnknown { .. } | DiskError::Depth { .. } => Exit::Usage,
+        DiskError::Memory(_) => Exit::Memory,
+        _ => Exit::Failed,
+    }
+}
+
+fn of_expert(error: &ExpertError) -> Exit {
+    match error {
+        ExpertError::Disk(error) => of_disk(error),
+        ExpertError::Gpu(error) => of_gpu(error),
+        ExpertError::NoHostPath { .. } => Exit::Device,
+        ExpertError::PoolTooLarge { .. } => Exit::Usage,
+        _ => Exit::Failed,
+    }
+}

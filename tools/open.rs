@@ -1,0 +1,74 @@
+//! Opens an engine the way the flags say, and says on which device.
+
+use flint_rt::base::ids::TokenId;
+use flint_rt::engine::{Engine, EngineOptions, LoadPhase};
+
+use crate::args::EngineArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::folders;
+use crate::model::Found;
+use crate::terminal::{Bar, note};
+
+/// The engine's options: what the flags say, with `context_len` where they say nothing about it.
+pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
+    EngineOptions {
+        model: model.path.clone(),
+        device: args.device.device.clone().filter(|name| !name.trim().is_empty()),
+        validation: args.device.validation,
+        cache_dir: folders::cache_dir(),
+        context_len: args.ctx_size.or(context_len),
+        pool_slots: args.pool_slots,
+        prefill_chunk: args.prefill_chunk,
+        gpu_memory_bytes: args.gpu_memory,
+        read_path: args.read_path,
+        host_path: args.host_path,
+    }
+}
+
+/// Opens it.
+pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> Outcome<Engine> {
+    let bar = Bar::bytes("opening");
+    let opened = Engine::open(&options(args, model, context_len), &mut |progress| {
+        bar.message(match progress.phase {
+            LoadPhase::Kernels => "compiling",
+            LoadPhase::Weights => "reading weights",
+        });
+        bar.set(progress.done_bytes, progress.total_bytes);
+    });
+    bar.clear();
+    let engine = opened.map_err(|error| {
+        let failure = Failure::from(error);
+        // Only what is wrong with the model is about its file.
+        match failure {
+            Failure::Told { exit: Exit::Model, .. } => failure.about(model.shown()),
+            other => other,
+        }
+    })?;
+    note(&format!("device: {}", device_line(&engine)));
+    for warning in &engine.plan().warnings {
+        note(&format!("warning: {warning}"));
+    }
+    Ok(engine)
+}
+
+fn device_line(engine: &Engine) -> String {
+    let info = engine.gpu().info();
+    format!("{} {}, {}, Vulkan {}: {}", info.index, info.title(), info.kind, info.api, info.choice)
+}
+
+/// What the validation layer said, if anything: a fault of this program.
+pub(crate) fn check_validation(engine: &Engine) -> Outcome {
+    let messages = engine.gpu().validation_messages();
+    if messages.is_empty() {
+        return Ok(());
+    }
+    for message in &messages {
+        note(&format!("validation: {message}"));
+    }
+    Err(Failure::new(Exit::Failed, format!("the validation layer reported {} faults", messages.len())))
+}
+
+/// A token's text for looking.
+pub(crate) fn shown_token(engine: &Engine, id: TokenId) -> String {
+    format!("{:?}", engine.tokenizer().decode(&[id]))
+}

@@ -1,0 +1,99 @@
+//! What a reply took: speed, hit rate, bytes read.
+
+use std::fmt;
+
+use flint_rt::base::units::{display_bytes, display_rate};
+use flint_rt::engine::{Engine, Finish, Generated};
+use flint_rt::expert::StreamStats;
+
+/// Numbers of one reply, or of several.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stats {
+    prompt_tokens: u64,
+    prompt_reused: u64,
+    prompt_seconds: f64,
+    reply_tokens: u64,
+    /// Steps behind the first token, which belongs to the prompt's time.
+    reply_steps: u64,
+    reply_seconds: f64,
+    hits: u64,
+    misses: u64,
+    read_bytes: u64,
+    load_seconds: f64,
+}
+
+impl Stats {
+    /// Of one reply; `before` are the stream's counters before it.
+    pub(crate) fn new(engine: &Engine, before: &StreamStats, reply: &Generated) -> Self {
+        let after = engine.stream_stats();
+        let tokens = reply.ids.len() as u64;
+        let steps = if matches!(reply.finish, Finish::Stop(_)) { tokens } else { tokens.saturating_sub(1) };
+        Self {
+            prompt_tokens: reply.prompt_fed.into(),
+            prompt_reused: reply.prompt_reused.into(),
+            prompt_seconds: reply.times.prompt.as_secs_f64(),
+            reply_tokens: tokens,
+            reply_steps: steps,
+            reply_seconds: reply.times.reply.as_secs_f64(),
+            hits: after.hits - before.hits,
+            misses: after.misses - before.misses,
+            read_bytes: after.read_bytes - before.read_bytes,
+            load_seconds: (after.load_ns - before.load_ns) as f64 / 1e9,
+        }
+    }
+
+    /// Adds another reply's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.prompt_reused += other.prompt_reused;
+        self.prompt_seconds += other.prompt_seconds;
+        self.reply_tokens += other.reply_tokens;
+        self.reply_steps += other.reply_steps;
+        self.reply_seconds += other.reply_seconds;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.read_bytes += other.read_bytes;
+        self.load_seconds += other.load_seconds;
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |tokens: u64, seconds: f64| {
+            if tokens == 0 || seconds <= 0.0 {
+                "-".to_owned()
+            } else {
+                format!("{:.1}", tokens as f64 / seconds)
+            }
+        };
+        writeln!(
+            f,
+            "prompt   {} tokens in {:.2} s, {} tokens/s; {} more were in the cache",
+            self.prompt_tokens,
+            self.prompt_seconds,
+            rate(self.prompt_tokens, self.prompt_seconds),
+            self.prompt_reused
+        )?;
+        writeln!(
+            f,
+            "reply    {} tokens in {:.2} s, {} tokens/s",
+            self.reply_tokens,
+            self.reply_seconds,
+            rate(self.reply_steps, self.reply_seconds)
+        )?;
+        let uses = self.hits + self.misses;
+        let share = if uses == 0 {
+            "-".to_owned()
+        } else {
+            format!("{:.1} %", 100.0 * self.hits as f64 / uses as f64)
+        };
+        let a_token = self.read_bytes / (self.prompt_tokens + self.reply_steps).max(1);
+        write!(
+            f,
+            "experts  {share} of {uses} uses were in memory; {} read a token, {} in all, at {} from disk",
+            display_bytes(a_token),
+            display_bytes(self.read_bytes),
+            display_rate(self.read_bytes, self.load_seconds)
+        )
+    }
+}

@@ -1,0 +1,70 @@
+//! Standard error: notes, and progress bars where somebody watches.
+//!
+//! In: text and counts. Out: lines on standard error; bars on a terminal only. A standard error that is closed is no fault.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// One line.
+pub(crate) fn note(text: &str) {
+    // Where standard error cannot be written there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Whether standard error may be coloured.
+pub(crate) fn is_coloured() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A progress bar; nothing where standard error is no terminal.
+pub(crate) struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    /// A bar over bytes.
+    pub(crate) fn bytes(what: &'static str) -> Self {
+        Self::new(what, "{msg:<16} {wide_bar} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left")
+    }
+
+    /// A bar over tokens.
+    pub(crate) fn tokens(what: &'static str) -> Self {
+        Self::new(what, "{msg:<16} {wide_bar} {pos} of {len} tokens, {eta} left")
+    }
+
+    fn new(what: &'static str, template: &str) -> Self {
+        if !io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        Self(Some(bar.with_style(style).with_message(what)))
+    }
+
+    /// What is being done.
+    pub(crate) fn message(&self, what: &'static str) {
+        if let Self(Some(bar)) = self {
+            bar.set_message(what);
+        }
+    }
+
+    /// How much of it is done.
+    pub(crate) fn set(&self, done: u64, total: u64) {
+        if let Self(Some(bar)) = self {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+
+    /// Takes it away.
+    pub(crate) fn clear(&self) {
+        if let Self(Some(bar)) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
