@@ -11,10 +11,16 @@ use flint_rt::model::Want;
 use nano::{Collected, Prompt, Vectors, open_nano, skip_without_device};
 
 /// Feeds a prompt in the chunks that the engine was opened for, and checks all that the vectors know of it.
-fn check_prompt(engine: &mut flint_rt::engine::Engine, session: &mut Session, prompt: &Prompt, vectors: &Vectors) {
+fn check_prompt(
+    engine: &mut flint_rt::engine::Engine,
+    session: &mut Session,
+    prompt: &Prompt,
+    vectors: &Vectors,
+) {
     session.reset();
     let mut seen = Collected::default();
-    let output = engine.feed_prompt(session, &prompt.ids, Want::Logits, &mut seen).expect("the prompt is fed");
+    let output =
+        engine.feed_prompt(session, &prompt.ids, Want::Logits, &mut seen).expect("the prompt is fed");
     assert_eq!(output.fed as usize, prompt.ids.len(), "{}: nothing is re-used", prompt.name);
 
     let name = &prompt.name;
@@ -78,10 +84,15 @@ fn perplexity_of_a_text_that_no_model_has_seen() {
     let ids = vectors.heldout_ids(&engine);
     let mut session = engine.session().expect("a session");
     let mut seen = nano::Losses::new(&ids);
-    engine.feed_prompt(&mut session, &ids[..ids.len() - 1], Want::Nothing, &mut seen).expect("the text is fed");
+    engine
+        .feed_prompt(&mut session, &ids[..ids.len() - 1], Want::Nothing, &mut seen)
+        .expect("the text is fed");
     for (count, wanted) in vectors.loss_first.iter().chain([&(ids.len() - 1, vectors.loss)]) {
         let loss = seen.losses[..*count].iter().sum::<f64>() / *count as f64;
-        assert!((loss - wanted).abs() < vectors.loss_tolerance, "first {count}: loss {loss}, wanted {wanted}");
+        assert!(
+            (loss - wanted).abs() < vectors.loss_tolerance,
+            "first {count}: loss {loss}, wanted {wanted}"
+        );
     }
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
 }

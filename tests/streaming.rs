@@ -1,7 +1,7 @@
 //! Streaming changes only the time: tokens and logits are equal, bit for bit, for every pool size, source, read path and
 //! host path.
 //!
-//! The normal run takes one way at a time away from the first; `benches/matrix` runs all combinations.
+//! The normal run takes one way at a time away from the first; `tests/matrix.py` runs all combinations.
 
 #[path = "support/nano.rs"]
 mod nano;
@@ -38,7 +38,8 @@ fn run(engine: &mut Engine) -> Trail {
         let mut logits = Vec::new();
         for _ in 0..12 {
             trail.tokens.push(token);
-            token = engine.feed_token(&mut session, token, Want::Logits).expect("a step").greedy.expect("wanted");
+            token =
+                engine.feed_token(&mut session, token, Want::Logits).expect("a step").greedy.expect("wanted");
             engine.read_logits(&mut logits);
             trail.logits.extend(logits.iter().map(|logit| logit.to_bits()));
         }
@@ -102,7 +103,10 @@ fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
     let stats = small.stream_stats();
     assert!(stats.evictions > 100, "{stats:?}");
     assert_eq!(stats.read_bytes, stats.misses * 30_720, "{stats:?}");
-    assert!(small.plan().warnings.iter().any(|warning| warning.contains("fewer")), "a small pool is warned of");
+    assert!(
+        small.plan().warnings.iter().any(|warning| warning.contains("fewer")),
+        "a small pool is warned of"
+    );
 
     let mut full = open_nano(|_| {}).expect("a device");
     run(&mut full);
@@ -124,7 +128,9 @@ fn a_conversation_that_goes_on_reuses_what_is_there() {
     let mut session = engine.session().expect("a session");
     let (first, all) = (&long.ids[..300], &long.ids[..420]);
     let feed = |engine: &mut Engine, session: &mut _, ids: &[TokenId]| {
-        engine.feed_prompt(session, ids, Want::Greedy, &mut flint_rt::model::prefill::NoObserver).expect("fed")
+        engine
+            .feed_prompt(session, ids, Want::Greedy, &mut flint_rt::model::prefill::NoObserver)
+            .expect("fed")
     };
     feed(&mut engine, &mut session, first);
     let more = feed(&mut engine, &mut session, all);
@@ -149,8 +155,12 @@ fn a_full_context_is_an_error_that_loses_nothing() {
     let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
     let mut session = engine.session().expect("a session");
     let mut seen = flint_rt::model::prefill::NoObserver;
-    let mut token =
-        engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut seen).expect("fed").step.greedy.unwrap();
+    let mut token = engine
+        .feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut seen)
+        .expect("fed")
+        .step
+        .greedy
+        .unwrap();
     while session.room() > 0 {
         token = engine.feed_token(&mut session, token, Want::Greedy).expect("there is room").greedy.unwrap();
     }
@@ -159,5 +169,8 @@ fn a_full_context_is_an_error_that_loses_nothing() {
     assert!(error.to_string().contains("context of 20 tokens is full"), "{error}");
     assert_eq!(session.tokens(), before, "the session holds what it held");
     let too_long = vec![4; 21];
-    assert!(engine.feed_prompt(&mut session, &too_long, Want::Greedy, &mut seen).is_err(), "too long a prompt");
+    assert!(
+        engine.feed_prompt(&mut session, &too_long, Want::Greedy, &mut seen).is_err(),
+        "too long a prompt"
+    );
 }

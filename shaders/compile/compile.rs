@@ -8,15 +8,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use flint_shaders::reflect::{self, Instruction};
+use flint_shaders::spirv::{HEADER_WORDS, Instruction, SpirvError, instructions};
 use shaderc::{
     CompileOptions, Compiler, EnvVersion, OptimizationLevel, ResolvedInclude, ShaderKind, SpirvVersion,
     TargetEnv,
 };
 
 use crate::sources;
-
-const HEADER_WORDS: usize = 5;
 
 const OP_SOURCE_CONTINUED: u32 = 2;
 const OP_SOURCE: u32 = 3;
@@ -67,8 +65,8 @@ impl<'a> Shaderc<'a> {
 }
 
 /// Drops the debug information except the names of structs, their members and whatever has a decoration.
-fn strip(words: &[u32]) -> Result<Vec<u32>, reflect::ReflectError> {
-    let list = reflect::instructions(words)?;
+fn strip(words: &[u32]) -> Result<Vec<u32>, SpirvError> {
+    let list = instructions(words)?;
     let is_declared = |at: &&Instruction<'_>| matches!(at.opcode, OP_TYPE_STRUCT | OP_DECORATE);
     let declared: HashSet<u32> = list.iter().filter(is_declared).map(|at| at.words[1]).collect();
     let mut kept = words[..HEADER_WORDS].to_vec();

@@ -1,5 +1,5 @@
 //! The compute kernels of flint-rt: GLSL in `glsl/`, the SPIR-V made from it in `spirv/`, what host and shader share
-//! in [`layout`], and a CPU twin of every kernel in [`reference`].
+//! in [`layout`], and a CPU twin of every kernel in [`mod@reference`].
 //!
 //! Owns the kernels' bytes and their declared shape. In: nothing; there is no Vulkan here. Out: [`KERNELS`].
 //!
@@ -13,6 +13,8 @@ pub mod layout;
 pub mod blocks;
 
 pub mod kernels;
+
+pub mod spirv;
 
 pub mod reflect;
 

@@ -10,8 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-const MAGIC: u32 = 0x0723_0203;
-const HEADER_WORDS: usize = 5;
+use crate::spirv::{Instruction, SpirvError, instructions, words};
 
 const OP_NAME: u32 = 5;
 const OP_MEMBER_NAME: u32 = 6;
@@ -101,20 +100,8 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReflectError {
-    /// The bytes are no SPIR-V module.
-    NotSpirv,
-    /// An instruction is longer than what is left of the module, or has no length.
-    Truncated {
-        /// Word of the module where the instruction starts.
-        word: usize,
-    },
-    /// An instruction has fewer operands than it must have.
-    Operands {
-        /// Word of the module where the instruction starts.
-        word: usize,
-        /// Its opcode.
-        opcode: u32,
-    },
+    /// The bytes are damaged, or no SPIR-V at all.
+    Spirv(SpirvError),
     /// The module has something that no kernel of ours may have.
     Unexpected {
         /// What it is.
@@ -125,13 +112,7 @@ pub enum ReflectError {
 impl fmt::Display for ReflectError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotSpirv => write!(out, "not a SPIR-V module: recompile it with compile-shaders"),
-            Self::Truncated { word } => {
-                write!(out, "truncated SPIR-V: the instruction at word {word} has no end")
-            }
-            Self::Operands { word, opcode } => {
-                write!(out, "damaged SPIR-V: opcode {opcode} at word {word} lacks operands")
-            }
+            Self::Spirv(error) => error.fmt(out),
             Self::Unexpected { what } => write!(out, "the kernel has {what}, which no kernel here may have"),
         }
     }
@@ -139,67 +120,14 @@ impl fmt::Display for ReflectError {
 
 impl std::error::Error for ReflectError {}
 
+impl From<SpirvError> for ReflectError {
+    fn from(error: SpirvError) -> Self {
+        Self::Spirv(error)
+    }
+}
+
 fn unexpected(what: impl Into<String>) -> ReflectError {
     ReflectError::Unexpected { what: what.into() }
-}
-
-/// One instruction: its operands without the word that holds length and opcode.
-#[derive(Clone, Copy, Debug)]
-pub struct Instruction<'a> {
-    /// The opcode.
-    pub opcode: u32,
-    /// Word of the module where it starts.
-    pub word: usize,
-    /// All its words, the first included.
-    pub words: &'a [u32],
-}
-
-impl Instruction<'_> {
-    fn operand(&self, index: usize) -> Result<u32, ReflectError> {
-        self.words
-            .get(index + 1)
-            .copied()
-            .ok_or(ReflectError::Operands { word: self.word, opcode: self.opcode })
-    }
-
-    /// The nul-terminated string that starts at operand `index`.
-    fn text(&self, index: usize) -> String {
-        let words = self.words.get(index + 1..).unwrap_or_default();
-        let bytes: Vec<u8> =
-            words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-/// The little-endian words of a module.
-///
-/// # Errors
-/// [`ReflectError::NotSpirv`] when the length, the header or the magic number is wrong.
-pub fn words(spirv: &[u8]) -> Result<Vec<u32>, ReflectError> {
-    let (chunks, rest) = spirv.as_chunks::<4>();
-    let words: Vec<u32> = chunks.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-    if !rest.is_empty() || words.len() < HEADER_WORDS || words[0] != MAGIC {
-        return Err(ReflectError::NotSpirv);
-    }
-    Ok(words)
-}
-
-/// The instructions of a module in order.
-///
-/// # Errors
-/// [`ReflectError::Truncated`] when an instruction does not end within the module.
-pub fn instructions(words: &[u32]) -> Result<Vec<Instruction<'_>>, ReflectError> {
-    let mut list = Vec::new();
-    let mut word = HEADER_WORDS;
-    while word < words.len() {
-        let length = (words[word] >> 16) as usize;
-        if length == 0 || word + length > words.len() {
-            return Err(ReflectError::Truncated { word });
-        }
-        list.push(Instruction { opcode: words[word] & 0xFFFF, word, words: &words[word..word + length] });
-        word += length;
-    }
-    Ok(list)
 }
 
 #[derive(Clone)]
@@ -228,7 +156,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn read(list: &[Instruction<'_>]) -> Result<Self, ReflectError> {
+    fn read(list: &[Instruction<'_>]) -> Result<Self, SpirvError> {
         let mut tables = Self::default();
         for instruction in list {
             tables.take(instruction)?;
@@ -236,7 +164,7 @@ impl Tables {
         Ok(tables)
     }
 
-    fn take(&mut self, at: &Instruction<'_>) -> Result<(), ReflectError> {
+    fn take(&mut self, at: &Instruction<'_>) -> Result<(), SpirvError> {
         let word = |index| at.operand(index);
         match at.opcode {
             OP_NAME => {
@@ -410,6 +338,7 @@ pub fn reflect(spirv: &[u8]) -> Result<Reflection, ReflectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spirv::{HEADER_WORDS, MAGIC};
 
     /// A module by hand: `LocalSizeId` over a specialization constant, a buffer array, a nested push block.
     fn module() -> Vec<u32> {
@@ -476,11 +405,11 @@ mod tests {
             // A cut between instructions leaves a shorter module, which may be readable; it must not panic.
             let cut = reflect(&whole[..end]);
             if end < HEADER_WORDS * 4 || !end.is_multiple_of(4) {
-                assert_eq!(cut, Err(ReflectError::NotSpirv), "cut at byte {end}");
+                assert_eq!(cut, Err(SpirvError::NotSpirv.into()), "cut at byte {end}");
             }
         }
         let mut endless = module();
         endless[HEADER_WORDS] &= 0xFFFF;
-        assert_eq!(reflect(&bytes(&endless)), Err(ReflectError::Truncated { word: HEADER_WORDS }));
+        assert_eq!(reflect(&bytes(&endless)), Err(SpirvError::Truncated { word: HEADER_WORDS }.into()));
     }
 }

@@ -4,13 +4,13 @@ use flint_shaders::kernels::ARGMAX;
 use flint_shaders::layout::{ArgmaxPush, NO_SLOT};
 use flint_shaders::reference::{self, Control};
 
-use crate::support::{Call, Lanes, Random, device, words};
+use crate::support::{Call, Lanes, Random, count, device, words};
 
 /// Runs both passes over `rows` and returns the result of each row.
 fn run(lanes: Lanes, rows: &[Vec<f32>], parts: u32) -> Vec<u32> {
     let device = device().expect("invariant: the caller has seen the device");
-    let row_count = u32::try_from(rows.len()).unwrap();
-    let push = ArgmaxPush { column_count: u32::try_from(rows[0].len()).unwrap(), parts };
+    let row_count = count(rows.len());
+    let push = ArgmaxPush { column_count: count(rows[0].len()), parts };
     let control = Control { token_count: row_count, ..Control::default() };
     let source = rows.concat();
     let mut partial = vec![99u32; (row_count * parts * 2) as usize + 2];

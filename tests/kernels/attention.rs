@@ -7,8 +7,9 @@ use half::f16;
 
 use crate::support::{Call, Lanes, Random, assert_close, device, floats, words};
 
-/// Scores are f32 sums of up to 256 products; an error of 1e-6 in a score of some units is 1e-5 after `exp`.
-const TOLERANCE: f32 = 3e-5;
+/// A score of some units is an f32 sum of up to 128 products, off by some 1e-7; `exp` turns that into as much relative to
+/// its result, and Vulkan allows it 3 + 2|x| ulp of its own (llvmpipe: 8e-7).
+const TOLERANCE: f32 = 1e-5;
 
 struct Shape {
     head_dim: u32,

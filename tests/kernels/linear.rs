@@ -6,11 +6,11 @@ use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Lanes, Random, assert_close, device, floats, words};
 
-/// A lane adds some hundred products in f32, then the lanes are added: about 1e-6 of the largest sum.
-const TOLERANCE: f32 = 1e-5;
+/// A lane adds some hundred products in f32, then the lanes are added: a few 1e-7 of the largest sum (llvmpipe: 3e-7).
+const TOLERANCE: f32 = 3e-6;
 
-/// Products of two such sums, and the device's `exp`.
-const GATE_UP_TOLERANCE: f32 = 3e-5;
+/// Products of two such sums, and the device's `exp`, for which Vulkan allows 3 + 2|x| ulp (llvmpipe: 5e-7).
+const GATE_UP_TOLERANCE: f32 = 1e-5;
 
 /// (rows, columns, tokens), around tiles of 4 and 8 rows and tokens.
 const SHAPES: [(u32, u32, u32); 9] = [
@@ -26,7 +26,7 @@ const SHAPES: [(u32, u32, u32); 9] = [
 ];
 
 /// (ROWS, TOKENS).
-const TILES: [(u32, u32); 5] = [(1, 1), (2, 4), (4, 1), (8, 8), (3, 5)];
+const TILES: [(u32, u32); 5] = [(1, 1), (4, 1), (8, 1), (3, 5), (4, 8)];
 
 struct Product {
     push: MatmulPush,

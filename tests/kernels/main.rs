@@ -1,5 +1,5 @@
 //! Every kernel against its CPU twin, on the device that `FLINT_RT_DEVICE` names or that the library chooses, under the
-//! validation layer.
+//! validation layer (`FLINT_RT_VALIDATION=0` does without, for a machine that has none).
 //!
 //! Shapes are odd on purpose: 1, primes, one less and one more than a tile. Outputs are larger than the kernel's shape
 //! and start from known words, so that a stray write shows. Every dispatch runs once with the stop word set, when it must

@@ -6,8 +6,8 @@ use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Random, assert_close, device, floats, words};
 
-/// An f32 sum over a few thousand squares is right to about 1e-6; root and division add a few ulp.
-const TOLERANCE: f32 = 1e-5;
+/// An f32 sum over a few thousand squares is right to some 1e-7; root and division add a few ulp (llvmpipe: 2e-7).
+const TOLERANCE: f32 = 3e-6;
 
 #[test]
 fn rms_norm_matches_its_twin() {

@@ -6,11 +6,11 @@ use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Lanes, Random, assert_close, device, floats, words};
 
-/// An f32 sum over some hundred products.
-const ROUTER_TOLERANCE: f32 = 1e-5;
+/// An f32 sum over some hundred products (llvmpipe: 4e-7).
+const ROUTER_TOLERANCE: f32 = 3e-6;
 
-/// The device's `exp` (Vulkan allows 3 + 2|x| ulp) and one division.
-const WEIGHT_TOLERANCE: f32 = 1e-5;
+/// The device's `exp`, for which Vulkan allows 3 + 2|x| ulp, and two divisions (llvmpipe: 2e-7).
+const WEIGHT_TOLERANCE: f32 = 5e-6;
 
 #[test]
 fn router_matches_its_twin() {
@@ -111,30 +111,46 @@ impl Route {
 /// Logits whose sigmoids differ by far more than a device's `exp` errs, in random order.
 fn distinct(random: &mut Random, count: u32) -> Vec<f32> {
     let order = random.order(count);
-    order.iter().map(|&place| (f32::from(u16::try_from(place).unwrap()) - 100.0) / 50.0).collect()
+    order
+        .iter()
+        .map(|&place| (f32::from(u16::try_from(place).expect("invariant: experts are few")) - 100.0) / 50.0)
+        .collect()
 }
 
 #[test]
 fn route_picks_what_its_twin_picks() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
-        for expert_count in [1, 2, 5, 6, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 129, 255, 256, 257] {
-            for experts_used in [1, 6, 8].into_iter().filter(|&used| used <= expert_count) {
-                let mut random = Random::new(u64::from(expert_count));
-                let token_count = 3;
-                let logits = (0..token_count).flat_map(|_| distinct(&mut random, expert_count)).collect();
-                let push = RoutePush {
-                    expert_count,
-                    layer: 3,
-                    table_first: 0,
-                    report_first: 11,
-                    is_resolved: 0,
-                    weights_scale: 1.0,
-                };
-                let table = vec![NO_SLOT; expert_count as usize];
-                let stop = Route { lanes, experts_used, push, token_count, logits, table }.check();
-                assert_eq!(stop, 0, "an unresolved route never stops");
-            }
+        for (expert_count, experts_used) in [
+            (1, 1),
+            (2, 1),
+            (5, 5),
+            (6, 6),
+            (7, 6),
+            (8, 1),
+            (9, 6),
+            (31, 6),
+            (32, 8),
+            (33, 6),
+            (65, 6),
+            (127, 6),
+            (256, 6),
+            (257, 6),
+        ] {
+            let mut random = Random::new(u64::from(expert_count));
+            let token_count = 3;
+            let logits = (0..token_count).flat_map(|_| distinct(&mut random, expert_count)).collect();
+            let push = RoutePush {
+                expert_count,
+                layer: 3,
+                table_first: 0,
+                report_first: 11,
+                is_resolved: 0,
+                weights_scale: 1.0,
+            };
+            let table = vec![NO_SLOT; expert_count as usize];
+            let stop = Route { lanes, experts_used, push, token_count, logits, table }.check();
+            assert_eq!(stop, 0, "an unresolved route never stops");
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use flint_rt::gpu::{Buffer, Gpu, GpuOptions, Pipeline, Placement};
+use flint_rt::gpu::{Buffer, Gpu, GpuError, GpuOptions, Pipeline, Placement};
 use flint_shaders::Kernel;
 use flint_shaders::reference::Control;
 
@@ -43,17 +43,27 @@ pub(crate) struct Call<'a> {
 pub(crate) fn device() -> Option<&'static Device> {
     static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
-        let options =
-            GpuOptions { device: std::env::var("FLINT_RT_DEVICE").ok(), validation: true, cache_dir: None };
+        let options = GpuOptions {
+            device: std::env::var("FLINT_RT_DEVICE").ok(),
+            validation: std::env::var_os("FLINT_RT_VALIDATION").is_none_or(|value| value != "0"),
+            cache_dir: None,
+        };
         match Gpu::open(&options) {
             Ok(gpu) => {
-                eprintln!("kernel tests run on {:?}", gpu.info());
+                let info = gpu.info();
+                println!(
+                    "kernel tests run on {}, {} to {} lanes",
+                    info.title(),
+                    info.subgroup_min,
+                    info.subgroup_max
+                );
                 Some(Device { gpu, pipelines: Mutex::new(HashMap::new()) })
             }
-            Err(error) => {
-                eprintln!("SKIPPED, no Vulkan device: {error}");
+            Err(error @ (GpuError::LoaderMissing { .. } | GpuError::NoDevice { .. })) => {
+                println!("skipped: no Vulkan device: {error}");
                 None
             }
+            Err(error) => panic!("{error}"),
         }
     });
     device.as_ref()
@@ -62,7 +72,7 @@ pub(crate) fn device() -> Option<&'static Device> {
 impl Device {
     /// Whether the device is a driver that computes on the CPU.
     pub(crate) fn is_software(&self) -> bool {
-        self.gpu.info().kind == flint_rt::gpu::DeviceKind::Software
+        self.gpu.info().is_software()
     }
 
     /// Every subgroup size that the device can be made to use, one subgroup a workgroup.
@@ -176,6 +186,11 @@ fn with_control(control: &Control, buffers: &[&[&[u32]]]) -> Vec<Vec<Vec<u32>>> 
     contents
 }
 
+/// A length as the kernels count.
+pub(crate) fn count(len: usize) -> u32 {
+    u32::try_from(len).expect("invariant: test data is small")
+}
+
 /// The bits of floats.
 pub(crate) fn words(values: &[f32]) -> &[u32] {
     bytemuck::cast_slice(values)
@@ -240,7 +255,7 @@ impl Random {
     pub(crate) fn order(&mut self, count: u32) -> Vec<u32> {
         let mut order: Vec<u32> = (0..count).collect();
         for end in (1..order.len()).rev() {
-            let swap = self.below(u32::try_from(end + 1).expect("invariant: counts are u32"));
+            let swap = self.below(self::count(end + 1));
             order.swap(end, swap as usize);
         }
         order

@@ -18,9 +18,10 @@ pub(crate) fn nano_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/flint-nano-q4_1.gguf")
 }
 
-/// Opens the bundled model with validation on; `None` where there is no Vulkan device.
+/// Opens the bundled model with validation on, unless `FLINT_RT_VALIDATION=0` says that there is no layer; `None` where there is no Vulkan device.
 pub(crate) fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
-    let mut options = EngineOptions { model: nano_path(), validation: true, ..EngineOptions::default() };
+    let validation = std::env::var("FLINT_RT_VALIDATION").as_deref() != Ok("0");
+    let mut options = EngineOptions { model: nano_path(), validation, ..EngineOptions::default() };
     change(&mut options);
     match Engine::open(&options, &mut |_| {}) {
         Ok(engine) => Some(engine),
@@ -88,7 +89,8 @@ impl Vectors {
             loss_tolerance: float(&value["tolerance"]["loss"]),
             loss: float(&exact["loss"]),
             loss_first: loss_first.map(|(n, loss)| (n.parse().expect("a count"), float(loss))).collect(),
-            heldout_tokens: usize::try_from(value["perplexity"]["tokens"].as_u64().expect("a count")).unwrap(),
+            heldout_tokens: usize::try_from(value["perplexity"]["tokens"].as_u64().expect("a count"))
+                .unwrap(),
             heldout_sha256: value["perplexity"]["ids_sha256"].as_str().expect("a hash").to_owned(),
         }
     }

@@ -20,7 +20,7 @@ mod error;
 
 pub use budget::MemoryPlan;
 pub use error::EngineError;
-pub use generate::{Finish, Generated, GenerateOptions, StepTimes};
+pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
 pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use session::Session;

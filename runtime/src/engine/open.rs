@@ -132,9 +132,10 @@ impl Engine {
             transport: transport.report().clone(),
             files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
         };
-        let weights = Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
-            progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
-        })?;
+        let weights =
+            Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
+                progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
+            })?;
 
         let table = token_table(&source)?;
         let FileIndex(file) = table.file;
@@ -225,7 +226,8 @@ fn token_table(source: &Source) -> Result<Span, EngineError> {
 
 /// The longest span of one read: a whole record, and a good size for dense weights.
 fn span_bytes_max(config: &FlintConfig) -> u32 {
-    u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
+    u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN))
+        .expect("invariant: a record is below 4 GiB")
 }
 
 /// Free bytes of the device's largest heap of its own.
@@ -249,8 +251,7 @@ fn plan_memory(
         }
         Ok(value)
     };
-    let context_len =
-        in_range("context size", options.context_len, CONTEXT_LEN_DEFAULT, config.context_len)?;
+    let context_len = in_range("context size", options.context_len, CONTEXT_LEN_DEFAULT, config.context_len)?;
     let prefill_chunk =
         in_range("prefill chunk", options.prefill_chunk, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX)?
             .min(context_len);
@@ -272,7 +273,7 @@ fn plan_memory(
             prefill_chunk,
             decode_splits: tuning.decode_splits,
             resident_bytes: dense_bytes - table_bytes,
-            range_bytes: gpu.info().limits.storage_range,
+            range_bytes: gpu.info().limits.largest_binding(),
             staging_bytes: u64::from(span_bytes_max(config)) * STAGING_BUFFERS as u64,
             token_table_bytes: table_bytes,
         },

@@ -15,7 +15,9 @@ pub enum ExpertError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
     /// A path that was asked for does not work here.
-    #[error("host path `{path}` does not work on this device: {reason}; leave --host-path out to let it be chosen")]
+    #[error(
+        "host path `{path}` does not work on this device: {reason}; leave --host-path out to let it be chosen"
+    )]
     HostPath {
         /// The path.
         path: HostPath,
@@ -29,7 +31,9 @@ pub enum ExpertError {
         reasons: String,
     },
     /// What the device saw after a read is not what the file holds.
-    #[error("{path}: bytes read by {host_path} differ from the file's when the device reads them: driver fault")]
+    #[error(
+        "{path}: bytes read by {host_path} differ from the file's when the device reads them: driver fault"
+    )]
     ProbeMismatch {
         /// The file.
         path: std::path::PathBuf,

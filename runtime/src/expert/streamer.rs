@@ -71,7 +71,7 @@ impl SlotMemory {
     /// # Errors
     /// When the device has too little, or kernels could not bind it.
     pub fn new(gpu: &Gpu, slots: u32, record_bytes: u64) -> Result<Self, ExpertError> {
-        let slots_per_buffer = slots_per_buffer(slots, record_bytes, gpu.info().limits.storage_range)?;
+        let slots_per_buffer = slots_per_buffer(slots, record_bytes, gpu.info().limits.largest_binding())?;
         let mut buffers = Vec::new();
         let mut left = slots;
         while left > 0 {
@@ -188,7 +188,11 @@ impl Streamer {
     ///
     /// # Errors
     /// When a read or the device fails: the experts of this wave that were missing are then in no slot.
-    pub fn load_wave(&mut self, layer: LayerIndex, experts: &mut Vec<ExpertIndex>) -> Result<Wave, ExpertError> {
+    pub fn load_wave(
+        &mut self,
+        layer: LayerIndex,
+        experts: &mut Vec<ExpertIndex>,
+    ) -> Result<Wave, ExpertError> {
         let started = std::time::Instant::now();
         let wave = self.pool.plan_wave(layer, experts);
         self.stats.hits += wave.hit_count() as u64;

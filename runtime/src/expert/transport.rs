@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use crate::base::ids::Span;
 use crate::base::region::HostBuffer;
-use crate::disk::{self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile};
+use crate::disk::{
+    self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile,
+};
 use crate::expert::{ExpertError, HostPath, Staging};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
 
@@ -81,7 +83,11 @@ impl Transport {
     ///
     /// # Errors
     /// When a path that was asked for does not work, or none does.
-    pub fn open(gpu: &Gpu, files: &[Arc<SourceFile>], options: &TransportOptions) -> Result<Self, ExpertError> {
+    pub fn open(
+        gpu: &Gpu,
+        files: &[Arc<SourceFile>],
+        options: &TransportOptions,
+    ) -> Result<Self, ExpertError> {
         let candidates = match &options.host_path {
             Some(path) => std::slice::from_ref(path),
             None => &HostPath::ALL[..],
@@ -187,7 +193,10 @@ impl Transport {
         loop {
             // As many reads as buffers and depth allow.
             while let Some(item) = next.take() {
-                assert!(item.span.len_bytes <= u64::from(self.span_bytes_max), "a move is longer than the ring's buffers");
+                assert!(
+                    item.span.len_bytes <= u64::from(self.span_bytes_max),
+                    "a move is longer than the ring's buffers"
+                );
                 if self.queue.in_flight() == self.queue.depth() {
                     next = Some(item);
                     break;
@@ -228,7 +237,8 @@ impl Transport {
             let polled = self.queue.poll(true, &mut completions);
             let mut failure = polled.err();
             for completion in completions.drain(..) {
-                let index = usize::try_from(completion.tag - tag_first).expect("invariant: few are under way");
+                let index =
+                    usize::try_from(completion.tag - tag_first).expect("invariant: few are under way");
                 let (target, target_offset_bytes) =
                     under_way[index].take().expect("invariant: a read completes once");
                 match completion.result {
@@ -263,7 +273,13 @@ impl Transport {
         let mut recorder = self.gpu.recorder()?;
         for item in landed.iter() {
             let (source, offset_bytes) = self.staging.land(&item.buffer, &item.range);
-            recorder.copy(source, offset_bytes, &item.target, item.target_offset_bytes, item.range.len() as u64);
+            recorder.copy(
+                source,
+                offset_bytes,
+                &item.target,
+                item.target_offset_bytes,
+                item.range.len() as u64,
+            );
         }
         finish(&mut recorder);
         let commands = recorder.finish()?;

@@ -137,6 +137,14 @@ pub struct DeviceInfo {
     pub choice: DeviceChoice,
 }
 
+impl DeviceLimits {
+    /// Bytes of the largest buffer that can be made and bound whole: an NVIDIA H200 binds 4 GiB - 1 but allocates 2 MB
+    /// less at once.
+    pub fn largest_binding(&self) -> u64 {
+        self.storage_range.min(self.allocation_bytes).min(self.buffer_bytes)
+    }
+}
+
 impl DeviceInfo {
     /// Whether it is the host's processor.
     pub fn is_software(&self) -> bool {

@@ -56,11 +56,7 @@ impl Rope {
     ///
     /// # Errors
     /// When the driver has no descriptors left.
-    pub fn new(
-        on: &Binder<'_>,
-        buffers: &RopeBuffers<'_>,
-        shape: &AttentionShape,
-    ) -> Result<Self, GpuError> {
+    pub fn new(on: &Binder<'_>, buffers: &RopeBuffers<'_>, shape: &AttentionShape) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control } = *on;
         let cache_words =
             u64::from(shape.ring_rows) * u64::from(shape.kv_head_count) * u64::from(shape.head_dim) / 2;

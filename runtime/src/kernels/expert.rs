@@ -110,7 +110,12 @@ impl ExpertGateUp {
     }
 
     fn record(&self, recorder: &mut Recorder, pipeline: &Pipeline, rows: u32, first: u32, tiles: u32) {
-        assert!(first + tiles <= self.tiles_max, "expert_gate_up: tile {} of {}", first + tiles, self.tiles_max);
+        assert!(
+            first + tiles <= self.tiles_max,
+            "expert_gate_up: tile {} of {}",
+            first + tiles,
+            self.tiles_max
+        );
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
         let grid = [groups(self.push.row_count, rows), 1, tiles];
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);

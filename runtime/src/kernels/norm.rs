@@ -33,7 +33,8 @@ impl RmsNorm {
         let bindings =
             gpu.bind(&pipeline, &[&[control.view()], &[source.view()], &[weight.view()], &[target.view()]])?;
         let rows = |buffer: &Buffer| {
-            u32::try_from(buffer.len_bytes() / (u64::from(dim) * 4)).expect("invariant: a buffer is below 16 TiB")
+            u32::try_from(buffer.len_bytes() / (u64::from(dim) * 4))
+                .expect("invariant: a buffer is below 16 TiB")
         };
         Ok(Self {
             pipeline,

@@ -15,9 +15,8 @@ impl Angles {
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the definition")]
     pub fn new(head_dim: u32, rope_base: f32) -> Self {
         let half = head_dim / 2;
-        let frequencies = (0..half)
-            .map(|i| f64::from(rope_base).powf(-f64::from(i) / f64::from(half)) as f32)
-            .collect();
+        let frequencies =
+            (0..half).map(|i| f64::from(rope_base).powf(-f64::from(i) / f64::from(half)) as f32).collect();
         Self { frequencies }
     }
 

@@ -93,7 +93,10 @@ impl Model {
                     sequence.run_ahead = (sequence.run_ahead * 2).min(segment_count);
                 }
                 Some(moe_layer) => {
-                    assert!(resumed_at.is_none_or(|at| at < moe_layer), "a loaded expert is not in the device's table");
+                    assert!(
+                        resumed_at.is_none_or(|at| at < moe_layer),
+                        "a loaded expert is not in the device's table"
+                    );
                     let mut experts: Vec<_> =
                         self.picks_of_one(moe_layer).into_iter().map(ExpertIndex).collect();
                     self.streamer.load_wave(LayerIndex(lead + moe_layer), &mut experts)?;

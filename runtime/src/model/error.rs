@@ -19,7 +19,9 @@ pub enum ModelError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// No room is left for the next token.
-    #[error("the context of {context_len} tokens is full: start anew, or open the model with a larger --ctx-size")]
+    #[error(
+        "the context of {context_len} tokens is full: start anew, or open the model with a larger --ctx-size"
+    )]
     ContextFull {
         /// Tokens that fit.
         context_len: u32,

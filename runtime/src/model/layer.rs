@@ -13,8 +13,8 @@ use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, GateUp, Matmul, RmsNorm,
-    Rope, Route, Router,
+    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, GateUp, Matmul,
+    RmsNorm, Rope, Route, Router,
 };
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
@@ -78,14 +78,8 @@ impl Layer {
             k_cache: &cache.keys,
             v_cache: &cache.values,
         };
-        let attention = [
-            &scratch.q,
-            &cache.keys,
-            &cache.values,
-            &scratch.partial,
-            &weights.sinks,
-            &scratch.attended,
-        ];
+        let attention =
+            [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
         let experts = match &weights.router {
             Some(router) => Some(Experts::new(model, &on, index, router)?),
             None => None,

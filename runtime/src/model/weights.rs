@@ -97,8 +97,12 @@ impl Loader<'_> {
     fn matrix(&mut self, name: &str, row_count: u32, column_count: u32) -> Result<Matrix, ModelError> {
         let span = self.span(name);
         let row_bytes = u64::from(column_count) / 32 * BLOCK_BYTES;
-        assert_eq!(span.len_bytes, row_bytes * u64::from(row_count), "{name}: shape was checked when the file was opened");
-        let range = self.gpu.info().limits.storage_range;
+        assert_eq!(
+            span.len_bytes,
+            row_bytes * u64::from(row_count),
+            "{name}: shape was checked when the file was opened"
+        );
+        let range = self.gpu.info().limits.largest_binding();
         let rows_a_piece = (range / row_bytes).min(self.rows_max).max(1);
         let mut pieces = Vec::new();
         let mut row_first = 0_u64;
