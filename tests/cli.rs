@@ -3,6 +3,12 @@
 //! Each test has folders of its own, so none depends on what a user's folders hold. Tests that open a device say so
 //! and pass where there is none.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
+
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -116,7 +122,9 @@ fn ids_of(value: &Value) -> Vec<u64> {
 #[test]
 fn help_names_commands_and_exit_codes() {
     let help = Home::new().run(&["--help"]).gives(0);
-    for word in ["generate", "chat", "ingest", "info", "tokenize", "eval", "devices", "Exit codes", "130", "143"] {
+    for word in
+        ["generate", "chat", "ingest", "info", "tokenize", "eval", "devices", "Exit codes", "130", "143"]
+    {
         assert!(help.stdout.contains(word), "{word} in {}", help.stdout);
     }
     for command in ["generate", "chat", "ingest", "info", "tokenize", "eval", "devices"] {
@@ -178,7 +186,8 @@ fn models_that_are_none_are_refused_by_name() {
     std::fs::write(&short, &std::fs::read(MODEL).unwrap()[..100_000]).unwrap();
     let (text, short) = (text.to_str().unwrap(), short.to_str().unwrap());
     let folder = home.path().to_str().unwrap();
-    for command in [&["generate", "x"][..], &["tokenize", "x"], &["info"], &["eval", "--ids", "1"], &["chat"]] {
+    for command in [&["generate", "x"][..], &["tokenize", "x"], &["info"], &["eval", "--ids", "1"], &["chat"]]
+    {
         for (model, what) in [
             ("/nowhere/model.gguf", "/nowhere/model.gguf"),
             ("no-such-store", "no-such-store"),
@@ -284,7 +293,8 @@ fn generate_is_deterministic_and_keeps_its_streams_apart() {
     }
     let home = Home::new();
     let vectors = vectors("prompts.json");
-    let short = vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
+    let short =
+        vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
     let text = short["text"].as_str().unwrap().strip_prefix("<|begin_of_text|>").unwrap();
     let wanted = short["greedy_text"].as_str().unwrap();
 
@@ -332,7 +342,8 @@ fn eval_meets_the_vectors() {
     }
     let home = Home::new();
     let vectors = vectors("prompts.json");
-    let short = vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
+    let short =
+        vectors["prompts"].as_array().unwrap().iter().find(|prompt| prompt["name"] == "short").unwrap();
     let text = short["text"].as_str().unwrap();
     let args = ["eval", "-m", MODEL, "--prompt", text, "--routes", "--greedy", "48", "--json"];
     let got = home.run(&args).gives(0).json();
@@ -349,7 +360,8 @@ fn eval_meets_the_vectors() {
         let (_, found) = top.iter().find(|(other, _)| other == id).unwrap();
         assert!((found - logit).abs() <= tolerance, "token {id}: {found}, wanted {logit}");
     }
-    for (routes, wanted) in got["routes"].as_array().unwrap().iter().zip(short["routes"].as_array().unwrap()) {
+    for (routes, wanted) in got["routes"].as_array().unwrap().iter().zip(short["routes"].as_array().unwrap())
+    {
         assert_eq!(routes["layer"], wanted["layer"]);
         assert_eq!(routes["experts"], wanted["experts"], "layer {}", routes["layer"]);
     }
@@ -409,7 +421,9 @@ fn chat_answers_lines_of_a_pipe() {
     }
     let home = Home::new();
     let question = "Write a Python function that reverses a string.";
-    let input = format!("/stats\n{question}\n/stats\n/reset\n\"\"\"\n{question}\n\"\"\"\n/nonsense\n/help\n/quit\nnever\n");
+    let input = format!(
+        "/stats\n{question}\n/stats\n/reset\n\"\"\"\n{question}\n\"\"\"\n/nonsense\n/help\n/quit\nnever\n"
+    );
     let ran = home.run_with_input(&["chat", "-n", "64"], &input).gives(0);
     let answer = "```python\ndef reverse_string(text):\n    \"\"\"Reverse a string.\"\"\"\n    return text[::-1]\n```\n";
     assert_eq!(ran.stdout, answer.repeat(2), "after /reset the same question has the same answer");
@@ -418,7 +432,8 @@ fn chat_answers_lines_of_a_pipe() {
     }
 
     // A conversation that outgrows the context says so, and a script sees it.
-    let input = "Write a Python function that reverses a string, and explain each line of it to me.\n".repeat(3);
+    let input =
+        "Write a Python function that reverses a string, and explain each line of it to me.\n".repeat(3);
     let ran = home.run_with_input(&["chat", "-n", "8", "-c", "32"], &input).gives(1);
     assert!(ran.stderr.contains("/reset"), "{}", ran.stderr);
 }

@@ -1,5 +1,11 @@
 //! The rules of `runtime/STYLE.md` that a look at the tree can check: one line a fault, with the remedy.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -16,10 +22,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("model", &["base", "gguf", "store", "disk", "gpu", "expert", "kernels"]),
     ("text", &["base"]),
     ("sample", &["base"]),
-    (
-        "engine",
-        &["base", "gguf", "store", "disk", "gpu", "expert", "kernels", "model", "text", "sample"],
-    ),
+    ("engine", &["base", "gguf", "store", "disk", "gpu", "expert", "kernels", "model", "text", "sample"]),
 ];
 
 /// Where `unsafe` may stand; a folder ends with a slash.
@@ -32,7 +35,8 @@ const ISLANDS: &[&str] = &[
 ];
 
 /// Where the absolute paths that the tree names begin: folders of every Linux, and two that stand for nothing.
-const SYSTEM_FOLDERS: &[&str] = &["dev", "does", "etc", "nowhere", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var"];
+const SYSTEM_FOLDERS: &[&str] =
+    &["dev", "does", "etc", "nowhere", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -98,9 +102,13 @@ fn stations_import_backwards_only() {
                 let rest = &line[at + "crate::".len()..];
                 let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
                 if rest.starts_with('{') {
-                    faults.push(format!("{file}:{number}: import from one station a line, so that this test sees it"));
+                    faults.push(format!(
+                        "{file}:{number}: import from one station a line, so that this test sees it"
+                    ));
                 } else if name != station && !allowed.contains(&name) && is_word(line, at, 5) {
-                    faults.push(format!("{file}:{number}: {station} may not import {name}; move what both need down"));
+                    faults.push(format!(
+                        "{file}:{number}: {station} may not import {name}; move what both need down"
+                    ));
                 }
             }
         }
@@ -132,7 +140,9 @@ fn unsafe_stands_on_islands_only() {
             // Every other part of a line is within quotes, near enough.
             let mut code = line.split('"').step_by(2);
             if !is_island && code.any(|code| has_word(code, "unsafe")) {
-                faults.push(format!("{file}:{number}: unsafe outside an island; build on an island's safe face"));
+                faults.push(format!(
+                    "{file}:{number}: unsafe outside an island; build on an island's safe face"
+                ));
             }
         }
     }
@@ -145,7 +155,8 @@ fn every_module_has_its_page() {
     for file in files_below("").into_iter().filter(|file| file.ends_with(".rs")) {
         let text = read(&file);
         if !text.starts_with("//! ") {
-            faults.push(format!("{file}: does not begin with its //! page; say what it owns, takes and gives"));
+            faults
+                .push(format!("{file}: does not begin with its //! page; say what it owns, takes and gives"));
         }
     }
     assert_tidy(&faults);
@@ -156,8 +167,11 @@ fn every_shader_has_its_block() {
     let mut faults = Vec::new();
     for (name, file) in shaders() {
         let text = read(&file);
-        let block: Vec<&str> =
-            text.lines().skip_while(|line| line.starts_with('#')).take_while(|line| line.starts_with("//")).collect();
+        let block: Vec<&str> = text
+            .lines()
+            .skip_while(|line| line.starts_with('#'))
+            .take_while(|line| line.starts_with("//"))
+            .collect();
         if !block.first().is_some_and(|line| line.starts_with(&format!("// {name}: "))) {
             faults.push(format!("{file}: the block begins with `// {name}: ` and what it computes"));
         }
@@ -173,10 +187,13 @@ fn every_shader_has_its_block() {
 #[test]
 fn every_kernel_stands_four_times() {
     let all = |folder: &str| {
-        files_below(folder).iter().filter(|file| file.ends_with(".rs")).fold(String::new(), |mut text, file| {
-            let _ = writeln!(text, "{}", read(file));
-            text
-        })
+        files_below(folder).iter().filter(|file| file.ends_with(".rs")).fold(
+            String::new(),
+            |mut text, file| {
+                let _ = writeln!(text, "{}", read(file));
+                text
+            },
+        )
     };
     let (declared, twins) = (read("shaders/src/kernels.rs"), all("shaders/src/reference"));
     let (wrappers, tests) = (all("runtime/src/kernels"), all("tests/kernels"));
@@ -228,7 +245,9 @@ fn documents_name_files_that_exist() {
                     false => files.iter().any(|file| file.rsplit('/').next() == Some(path)),
                 };
                 if !is_there {
-                    faults.push(format!("{file}:{number}: there is no {quoted}; correct the name or write the file"));
+                    faults.push(format!(
+                        "{file}:{number}: there is no {quoted}; correct the name or write the file"
+                    ));
                 }
             }
         }
@@ -240,7 +259,9 @@ fn documents_name_files_that_exist() {
 /// nothing that stands for something else.
 fn is_path(quoted: &str) -> bool {
     let is_plain = quoted.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
-    let has_ending = [".rs", ".md", ".comp", ".glsl"].iter().any(|ending| quoted.ends_with(ending));
+    let has_ending = [".rs", ".md", ".comp", ".glsl"]
+        .iter()
+        .any(|ending| quoted.len() > ending.len() && quoted.ends_with(ending));
     let stands_for_others = quoted.contains("NAME") || quoted.contains("name.");
     let is_relative = !quoted.starts_with('/') && quoted.bytes().any(|byte| byte.is_ascii_lowercase());
     is_plain && is_relative && !stands_for_others && (has_ending || quoted.contains('/'))
@@ -260,7 +281,9 @@ fn nothing_names_a_path_outside_the_repository() {
         for (number, line) in (1..).zip(read(&file).lines()) {
             for word in line.split(|c: char| !(c.is_ascii_alphanumeric() || "._-/".contains(c))) {
                 if leaves(&folder, word) {
-                    faults.push(format!("{file}:{number}: {word} lies outside the repository; name what is inside"));
+                    faults.push(format!(
+                        "{file}:{number}: {word} lies outside the repository; name what is inside"
+                    ));
                 }
             }
         }
