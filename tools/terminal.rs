@@ -17,8 +17,15 @@ pub(crate) fn is_coloured() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// What a bar shows while nothing can be counted.
+const UNCOUNTED: &str = "{msg} ...";
+
 /// A progress bar; nothing where standard error is no terminal.
-pub(crate) struct Bar(Option<ProgressBar>);
+pub(crate) struct Bar {
+    bar: Option<ProgressBar>,
+    /// What it shows once there is something to count.
+    template: &'static str,
+}
 
 impl Bar {
     /// A bar over bytes.
@@ -31,33 +38,37 @@ impl Bar {
         Self::new(what, "{msg:<16} {wide_bar} {pos} of {len} tokens, {eta} left")
     }
 
-    fn new(what: &'static str, template: &str) -> Self {
-        if !io::stderr().is_terminal() {
-            return Self(None);
-        }
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        Self(Some(bar.with_style(style).with_message(what)))
+    fn new(what: &'static str, template: &'static str) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            bar.with_style(style(UNCOUNTED)).with_message(what)
+        });
+        Self { bar, template }
     }
 
     /// What is being done.
     pub(crate) fn message(&self, what: &'static str) {
-        if let Self(Some(bar)) = self {
+        if let Some(bar) = &self.bar {
             bar.set_message(what);
         }
     }
 
     /// How much of it is done.
     pub(crate) fn set(&self, done: u64, total: u64) {
-        if let Self(Some(bar)) = self {
+        let Some(bar) = &self.bar else { return };
+        if bar.length() != Some(total) {
             bar.set_length(total);
-            bar.set_position(done);
+            bar.set_style(style(if total == 0 { UNCOUNTED } else { self.template }));
+            // What went before was other work, and says nothing of this one's speed.
+            bar.reset_elapsed();
+            bar.reset_eta();
         }
+        bar.set_position(done);
     }
 
     /// Takes it away.
     pub(crate) fn clear(&self) {
-        if let Self(Some(bar)) = self {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
@@ -67,4 +78,8 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -126,7 +126,8 @@ fn take(line: &str, fenced: &mut Option<Vec<String>>) -> Option<Entry> {
     let trimmed = line.trim();
     if let Some(first) = trimmed.strip_prefix(FENCE) {
         if let Some(whole) = first.strip_suffix(FENCE) {
-            return Some(Entry::Message(whole.to_owned()));
+            // A pasted text comes as one line, newlines and all.
+            return Some(Entry::Message(whole.trim_matches('\n').to_owned()));
         }
         *fenced = Some(if first.is_empty() { Vec::new() } else { vec![first.to_owned()] });
         return None;
