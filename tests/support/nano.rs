@@ -1,6 +1,7 @@
 //! The bundled model and its reference vectors, for tests.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "vectors of ours, known to fit")]
 
 use std::path::{Path, PathBuf};
 

@@ -70,6 +70,45 @@ pub struct MemoryPlan {
     pub warnings: Vec<String>,
 }
 
+/// A plan that does not fit, with what it is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBill {
+    /// Device bytes that may be used.
+    pub budget_bytes: u64,
+    /// Dense weights.
+    pub resident_bytes: u64,
+    /// KV cache of one conversation.
+    pub kv_bytes: u64,
+    /// Tokens that it is for.
+    pub context_len: u32,
+    /// Activations.
+    pub scratch_bytes: u64,
+    /// Slots that are asked for, or without which nothing runs.
+    pub slots: u32,
+    /// Their bytes.
+    pub pool_bytes: u64,
+}
+
+impl fmt::Display for MemoryBill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed_bytes = self.resident_bytes + self.kv_bytes + self.scratch_bytes + self.pool_bytes;
+        write!(
+            f,
+            "{} of device memory cannot hold it: dense weights {}, KV cache {} ({} tokens), work {} and {} expert slots {} \
+             are {} together; give more with --gpu-memory, or take a shorter --ctx-size or --prefill-chunk, or fewer \
+             --pool-slots",
+            display_bytes(self.budget_bytes),
+            display_bytes(self.resident_bytes),
+            display_bytes(self.kv_bytes),
+            self.context_len,
+            display_bytes(self.scratch_bytes),
+            self.slots,
+            display_bytes(self.pool_bytes),
+            display_bytes(needed_bytes),
+        )
+    }
+}
+
 impl MemoryPlan {
     /// Decides.
     ///
@@ -84,15 +123,16 @@ impl MemoryPlan {
         let scratch_bytes = scratch_bytes(config, input.decode_splits, input.prefill_chunk);
         let budget_bytes = input.allowed_bytes.unwrap_or(input.free_bytes.saturating_sub(RESERVE_BYTES));
         let fixed_bytes = input.resident_bytes + kv_bytes + scratch_bytes;
-        let too_small = |slots: u32| EngineError::MemoryTooSmall {
-            budget: display_bytes(budget_bytes),
-            resident: display_bytes(input.resident_bytes),
-            kv: display_bytes(kv_bytes),
-            context_len: input.context_len,
-            scratch: display_bytes(scratch_bytes),
-            slots_min: slots,
-            pool_min: display_bytes(u64::from(slots) * record_bytes),
-            needed: display_bytes(fixed_bytes + u64::from(slots) * record_bytes),
+        let too_small = |slots: u32| {
+            EngineError::MemoryTooSmall(Box::new(MemoryBill {
+                budget_bytes,
+                resident_bytes: input.resident_bytes,
+                kv_bytes,
+                context_len: input.context_len,
+                scratch_bytes,
+                slots,
+                pool_bytes: u64::from(slots) * record_bytes,
+            }))
         };
 
         let bindable = u64::from(crate::base::limits::POOL_BUFFERS_MAX) * (input.range_bytes / record_bytes);

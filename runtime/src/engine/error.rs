@@ -1,6 +1,7 @@
 //! What can go wrong at the top of the library.
 
 use crate::disk::DiskError;
+use crate::engine::MemoryBill;
 use crate::expert::ExpertError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
@@ -55,29 +56,8 @@ pub enum EngineError {
         wanted: String,
     },
     /// The memory asked for cannot hold the model.
-    #[error(
-        "{budget} of device memory cannot hold it: dense weights {resident}, KV cache {kv} ({context_len} tokens), work \
-         {scratch}, and at least {slots_min} expert slots {pool_min}, together {needed}; give more with --gpu-memory, or \
-         take a shorter --ctx-size or --prefill-chunk"
-    )]
-    MemoryTooSmall {
-        /// Bytes that may be used, printed.
-        budget: String,
-        /// Bytes of the dense weights, printed.
-        resident: String,
-        /// Bytes of the KV cache, printed.
-        kv: String,
-        /// Tokens that the cache is for.
-        context_len: u32,
-        /// Bytes of activations, printed.
-        scratch: String,
-        /// Slots without which nothing runs.
-        slots_min: u32,
-        /// Their bytes, printed.
-        pool_min: String,
-        /// The sum, printed.
-        needed: String,
-    },
+    #[error("{0}")]
+    MemoryTooSmall(Box<MemoryBill>),
     /// A prompt without a token.
     #[error("the prompt has no token")]
     EmptyPrompt,

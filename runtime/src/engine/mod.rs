@@ -18,7 +18,7 @@ pub mod generate;
 
 mod error;
 
-pub use budget::MemoryPlan;
+pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
 pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};

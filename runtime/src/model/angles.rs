@@ -31,6 +31,7 @@ impl Angles {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the definition")]
 mod tests {
     use super::*;
 

@@ -112,7 +112,8 @@ mod tests {
                 }
             }
             prop_assert!(seen.iter().all(|&count| count == 1));
-            prop_assert!(tile_total <= tiles_max(picks.len() as u32, 17, tile_max));
+            let pairs = u32::try_from(picks.len()).expect("a few");
+            prop_assert!(tile_total <= tiles_max(pairs, 17, tile_max));
         }
     }
 }
