@@ -18,22 +18,25 @@ has_library() {
     "$linker" -p 2>/dev/null | grep -cF "$1 " >/dev/null
 }
 
-# has_manifest FOLDER: whether a Vulkan manifest lies in one of the loader's folders of that name.
+# has_manifest PATTERN: whether such a manifest lies in one of the folders in which the Vulkan loader looks.
 has_manifest() {
     local folder
-    for folder in /usr/share/vulkan /usr/local/share/vulkan /etc/vulkan "${XDG_DATA_HOME:-$HOME/.local/share}/vulkan"; do
-        compgen -G "$folder/$1/*.json" >/dev/null && return 0
+    for folder in /usr/share /usr/local/share /etc "${XDG_DATA_HOME:-$HOME/.local/share}"; do
+        compgen -G "$folder/vulkan/$1" >/dev/null && return 0
     done
     return 1
 }
 
 has_vulkan_driver() {
-    [ -n "${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}" ] || has_manifest icd.d
+    [ -n "${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}" ] || has_manifest 'icd.d/*.json'
+}
+
+has_software_driver() {
+    has_manifest 'icd.d/lvp_*.json'
 }
 
 has_validation_layer() {
-    compgen -G "/usr/share/vulkan/explicit_layer.d/*khronos_validation*.json" >/dev/null ||
-        compgen -G "/etc/vulkan/explicit_layer.d/*khronos_validation*.json" >/dev/null
+    has_manifest 'explicit_layer.d/*khronos_validation*.json'
 }
 
 install_packages() {
