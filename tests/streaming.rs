@@ -85,6 +85,11 @@ fn every_way_gives_the_same_bits() {
         ("a plain ring", Box::new(|options| options.read_path = Some(ReadPath::RingPlain))),
         ("a pread pool", Box::new(|options| options.read_path = Some(ReadPath::Pool))),
         ("mapped memory", Box::new(|options| options.host_path = Some(HostPath::Mapped))),
+        (
+            // 13 slots a buffer, 8 buffers; the head in two pieces of rows.
+            "a device of small bindings",
+            Box::new(|options| options.storage_range_max = Some(400_000)),
+        ),
         ("copied memory", Box::new(|options| options.host_path = Some(HostPath::Copy))),
     ];
     for (name, change) in ways {

@@ -22,6 +22,7 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
         gpu_memory_bytes: args.gpu_memory,
         read_path: args.read_path,
         host_path: args.host_path,
+        ..EngineOptions::default()
     }
 }
 

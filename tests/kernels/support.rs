@@ -46,7 +46,7 @@ pub(crate) fn device() -> Option<&'static Device> {
         let options = GpuOptions {
             device: std::env::var("FLINT_RT_DEVICE").ok(),
             validation: std::env::var_os("FLINT_RT_VALIDATION").is_none_or(|value| value != "0"),
-            cache_dir: None,
+            ..GpuOptions::default()
         };
         match Gpu::open(&options) {
             Ok(gpu) => {

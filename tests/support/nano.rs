@@ -78,21 +78,24 @@ fn float(value: &Value) -> f64 {
 impl Vectors {
     /// Reads them.
     pub(crate) fn read() -> Self {
-        let text = include_str!("../vectors/prompts.json");
+        Self::parse(include_str!("../vectors/prompts.json"))
+    }
+
+    /// Reads those of another model, in the same form.
+    pub(crate) fn parse(text: &str) -> Self {
         let value: Value = serde_json::from_str(text).expect("valid JSON");
         let prompts = value["prompts"].as_array().expect("prompts").iter().map(Prompt::read).collect();
         let exact = &value["perplexity"]["exact"];
-        let loss_first = exact["loss_first"].as_object().expect("losses").iter();
+        let loss_first = exact["loss_first"].as_object().into_iter().flatten();
         Self {
             prompts,
             logit_tolerance: float(&value["tolerance"]["logit"]),
             route_tolerance: float(&value["tolerance"]["route_weight"]),
             loss_tolerance: float(&value["tolerance"]["loss"]),
-            loss: float(&exact["loss"]),
+            loss: exact["loss"].as_f64().unwrap_or(f64::NAN),
             loss_first: loss_first.map(|(n, loss)| (n.parse().expect("a count"), float(loss))).collect(),
-            heldout_tokens: usize::try_from(value["perplexity"]["tokens"].as_u64().expect("a count"))
-                .unwrap(),
-            heldout_sha256: value["perplexity"]["ids_sha256"].as_str().expect("a hash").to_owned(),
+            heldout_tokens: value["perplexity"]["tokens"].as_u64().unwrap_or(0) as usize,
+            heldout_sha256: value["perplexity"]["ids_sha256"].as_str().unwrap_or("").to_owned(),
         }
     }
 
@@ -167,16 +170,30 @@ impl Prompt {
 }
 
 /// Keeps what a prompt gives.
-#[derive(Default)]
 pub(crate) struct Collected {
+    experts_used: usize,
     pub(crate) argmax: Vec<TokenId>,
     pub(crate) last_logits: Vec<f32>,
     pub(crate) last_routes: Vec<LayerRoutes>,
 }
 
+impl Collected {
+    /// For a model that picks `experts_used` a token.
+    pub(crate) fn of(experts_used: usize) -> Self {
+        Self { experts_used, argmax: Vec::new(), last_logits: Vec::new(), last_routes: Vec::new() }
+    }
+}
+
+impl Default for Collected {
+    /// For the bundled model.
+    fn default() -> Self {
+        Self::of(4)
+    }
+}
+
 impl PrefillObserver for Collected {
     fn routes(&mut self, routes: LayerRoutes) {
-        let used = routes.experts.len() / routes_tokens(&routes);
+        let used = self.experts_used;
         let last = LayerRoutes {
             layer: routes.layer,
             experts: routes.experts[routes.experts.len() - used..].to_vec(),
@@ -194,11 +211,6 @@ impl PrefillObserver for Collected {
         self.argmax.push(greedy);
         self.last_logits = logits.to_vec();
     }
-}
-
-/// Tokens of a layer's routes: the bundled model picks four experts a token.
-fn routes_tokens(routes: &LayerRoutes) -> usize {
-    routes.experts.len() / 4
 }
 
 /// Sums up how well each next token was foreseen.

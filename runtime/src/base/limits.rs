@@ -1,5 +1,7 @@
 //! Every upper bound of the runtime, each with the sum or the source behind it.
 
+use std::time::Duration;
+
 /// Metadata keys, and tensors, of one GGUF. The full Flint has about 50 and 779.
 pub const GGUF_ENTRIES_MAX: u64 = 65_536;
 
@@ -45,3 +47,36 @@ pub const POOL_THREADS_MAX: usize = 16;
 
 /// Retries of a read that the drive failed.
 pub const READ_RETRIES_MAX: u32 = 2;
+
+/// Largest width of a vector. Flint's widest has 6,144.
+pub const WIDTH_MAX: u32 = 1 << 20;
+
+/// Width of a head that the attention kernels have registers for. Flint's is 128.
+pub const HEAD_DIM_MAX: u32 = 256;
+
+/// Query heads of a layer. Flint has 32.
+pub const HEADS_MAX: u32 = 1024;
+
+/// Positions that a 32-bit float holds exactly, as the rotary angle needs.
+pub const CONTEXT_MAX: u32 = 1 << 24;
+
+/// Dimensions of a tensor. The format allows for more; ggml and all its files keep to four.
+pub const DIMENSIONS_MAX: u32 = 4;
+
+/// Bytes of a whole header. Flint's has 5.5 MB; an array of 16 Mi strings of 24 bytes has half of this.
+pub const HEADER_BYTES_MAX: u64 = 1 << 30;
+
+/// Longest manifest that is read. Flint's has about 100 KB.
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// The longest registered buffer: the kernel refuses one byte more with EFAULT.
+pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
+
+/// The longest that a `poll` waits without one read ending.
+///
+/// A drive that resets itself after a fault needs up to 30 s (the kernel's time-out of a command), so a shorter
+/// limit would report a drive that is about to come back.
+pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
+pub const PREFILL_CHUNK_MAX: u32 = 65_535;

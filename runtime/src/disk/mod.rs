@@ -41,7 +41,7 @@ mod sys;
 pub use direct::{AlignFoundBy, DirectReport};
 pub use error::DiskError;
 pub use open::{ReadPath, ReadPathReport, open_queue};
-pub use queue::{Completion, PushRefused, READ_STALL_MAX, Read, ReadCounters, ReadQueue};
+pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 #[cfg(feature = "simulation")]
 pub use simulated::{Faults, SimulatedFile, SimulatedQueue};
 pub use source::{SourceFile, buffer_bytes_for, buffer_bytes_for_span};

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use super::DiskError;
 use super::in_flight::{Begun, InFlight};
 use super::progress::Outcome;
-use super::queue::{Completion, PushRefused, READ_STALL_MAX, Read, ReadCounters, ReadQueue};
+use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::source::SourceFile;
-use crate::base::limits::POOL_THREADS_MAX;
+use crate::base::limits::{POOL_THREADS_MAX, READ_STALL_MAX};
 
 struct State {
     waiting: VecDeque<InFlight>,

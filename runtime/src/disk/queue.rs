@@ -10,17 +10,10 @@
 //! - a queue that is dropped first waits for what is in flight.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use super::DiskError;
 use crate::base::ids::FileIndex;
 use crate::base::region::HostBuffer;
-
-/// The longest that a `poll` waits without one read ending.
-///
-/// A drive that resets itself after a fault needs up to 30 s (the kernel's time-out of a command), so a shorter
-/// limit would report a drive that is about to come back.
-pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// One read: any offset, any length from 1 on. Rounding to the file's alignment is the queue's work.
 #[derive(Debug)]

@@ -22,9 +22,10 @@ use super::DiskError;
 use super::in_flight::{Begun, InFlight};
 use super::pool::PoolQueue;
 use super::progress::Outcome;
-use super::queue::{Completion, PushRefused, READ_STALL_MAX, Read, ReadCounters, ReadQueue};
+use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::ring_setup::{RegisteredPiece, enter, register_files, register_regions, set_up};
 use super::source::SourceFile;
+use crate::base::limits::READ_STALL_MAX;
 use crate::base::region::HostRegion;
 
 /// Between two looks at the completion queue when the kernel refuses to be waited for.

@@ -15,11 +15,9 @@ use io_uring::{IoUring, Probe, opcode};
 
 use super::DiskError;
 use super::source::SourceFile;
+use crate::base::limits::REGISTERED_BYTES_MAX;
 use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::display_bytes;
-
-/// The longest registered buffer: the kernel refuses one byte more with EFAULT.
-const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// Seconds of one wait inside the kernel; what waits longer comes back to look at the clock.
 const WAIT_SLICE_S: u64 = 1;

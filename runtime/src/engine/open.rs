@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::base::ids::{FileIndex, Span, TokenId};
+use crate::base::limits::PREFILL_CHUNK_MAX;
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
-use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX};
+use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{StreamStats, Streamer, Transport, TransportOptions, TransportReport};
 use crate::gguf::Gguf;
@@ -101,6 +102,7 @@ impl Engine {
             device: options.device.clone(),
             validation: options.validation,
             cache_dir: options.cache_dir.clone(),
+            storage_range_max: options.storage_range_max,
         })?;
         let tuning = Tuning::for_device(gpu.info().kind);
         let plan = plan_memory(options, &source, &config, &gpu, tuning)?;

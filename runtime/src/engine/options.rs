@@ -24,6 +24,8 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<u32>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
+    /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
+    pub storage_range_max: Option<u64>,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.
@@ -36,6 +38,3 @@ pub const CONTEXT_LEN_DEFAULT: u32 = 4096;
 /// Default of [`EngineOptions::prefill_chunk`]: from about 128 tokens on a chunk touches nearly every expert, so longer chunks
 /// read less a token; 512 tokens of Flint take 90 MB of scratch.
 pub const PREFILL_CHUNK_DEFAULT: u32 = 512;
-
-/// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
-pub const PREFILL_CHUNK_MAX: u32 = 65_535;

@@ -6,9 +6,7 @@
 use std::io::Read;
 
 use super::error::{GgufError, printable};
-
-/// Bytes of a whole header. Flint's has 5.5 MB; an array of 16 Mi strings of 24 bytes has half of this.
-pub(super) const HEADER_BYTES_MAX: u64 = 1 << 30;
+use crate::base::limits::HEADER_BYTES_MAX;
 
 /// Least bytes that one read asks for, and the most beyond what is needed.
 const READ_BYTES_MIN: usize = 256 << 10;

@@ -3,10 +3,7 @@
 use super::error::GgufError;
 use super::kind::TensorKind;
 use super::source::Source;
-use crate::base::limits::GGUF_KEY_BYTES_MAX;
-
-/// Dimensions of a tensor. The format allows for more; ggml and all its files keep to four.
-const DIMENSIONS_MAX: u32 = 4;
+use crate::base::limits::{DIMENSIONS_MAX, GGUF_KEY_BYTES_MAX};
 
 /// Least bytes of a table entry: length and one byte of name, dimension count, one dimension, type, offset.
 pub(super) const ENTRY_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;

@@ -49,6 +49,8 @@ pub struct GpuOptions {
     pub validation: bool,
     /// Where to keep compiled pipelines between runs; `None` for nowhere.
     pub cache_dir: Option<PathBuf>,
+    /// Lowers what one storage-buffer binding may reach, to run as on a smaller device; `None` for what this one has.
+    pub storage_range_max: Option<u64>,
 }
 
 /// Every Vulkan device, usable or not, in our order.
@@ -82,6 +84,10 @@ impl Gpu {
         let (index, choice) = info::choose(&infos, options.device.as_deref())?;
         let mut candidate = candidates.swap_remove(index);
         candidate.info.choice = choice;
+        if let Some(range_max) = options.storage_range_max {
+            let range = &mut candidate.info.limits.storage_range;
+            *range = range_max.min(*range);
+        }
         let device = Arc::new(Device::open(instance, candidate)?);
         let shared = Shared {
             timeline: Timeline::new(Arc::clone(&device))?,

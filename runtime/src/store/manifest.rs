@@ -20,9 +20,6 @@ use crate::store::layout::Layout;
 /// The manifest's file in the store's folder.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
-/// Longest manifest that is read. Flint's has about 100 KB.
-pub(super) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-
 /// Largest file that Linux can hold; nothing longer is believed, so that sums of lengths cannot overflow.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 

@@ -10,12 +10,13 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::base::ids::{ExpertKey, FileIndex, LayerIndex, Span};
+use crate::base::limits::MANIFEST_BYTES_MAX;
 use crate::gguf::{Gguf, GgufError};
 use crate::store::digest::Sha256Digest;
 use crate::store::error::{StoreError, io_error};
 use crate::store::experts::ExpertTable;
 use crate::store::layout::{DENSE_FILE, EXPERTS_FILE, Layout};
-use crate::store::manifest::{MANIFEST_BYTES_MAX, MANIFEST_NAME, Manifest};
+use crate::store::manifest::{MANIFEST_NAME, Manifest};
 use crate::store::publish::is_working_folder;
 use crate::store::record::{ExpertPiece, ExpertPieces, RecordLayout};
 

@@ -4,18 +4,12 @@ use super::error::ConfigError;
 use super::keys::Keys;
 use super::{refused, tensor_list};
 use crate::base::ids::TokenId;
-use crate::base::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, LAYERS_MAX};
+use crate::base::limits::{CONTEXT_MAX, EXPERTS_MAX, EXPERTS_USED_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::gguf::Gguf;
 
 /// Values of a Q4_1 block, and its bytes.
 pub(super) const BLOCK_LEN: u32 = 32;
 const BLOCK_BYTES: u64 = 20;
-
-/// Query heads of a layer. Flint has 32.
-const HEADS_MAX: u32 = 1024;
-
-/// Positions that a 32-bit float holds exactly, as the rotary angle needs.
-const CONTEXT_MAX: u32 = 1 << 24;
 
 /// The numbers of a Flint model.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,14 +6,8 @@ use super::config::{BLOCK_LEN, LayerKind};
 use super::error::ConfigError;
 use super::tensor_list::{self, TOKEN_TABLE};
 use crate::base::ids::TokenId;
-use crate::base::limits::VOCABULARY_MAX;
+use crate::base::limits::{HEAD_DIM_MAX, VOCABULARY_MAX, WIDTH_MAX};
 use crate::gguf::{Gguf, Metadata, TensorKind};
-
-/// Largest width of a vector. Flint's widest has 6,144.
-const WIDTH_MAX: u32 = 1 << 20;
-
-/// Width of a head that the attention kernels have registers for. Flint's is 128.
-const HEAD_DIM_MAX: u32 = 256;
 
 /// `expert_gating_func`: 1 is softmax, 2 is sigmoid.
 const GATING_SIGMOID: u32 = 2;
