@@ -28,6 +28,8 @@ mod placement;
 mod publish;
 mod real_drive;
 mod record;
+#[cfg(feature = "simulation")]
+mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
@@ -48,3 +50,5 @@ pub use open::{Source, SourceKind, SourcePart};
 pub use parts::{part_name, split_name};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+#[cfg(feature = "simulation")]
+pub use simulated::{Fault, SimulatedDrive};
