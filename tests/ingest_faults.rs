@@ -386,7 +386,7 @@ fn a_source_that_breaks_off_again_and_again_is_gone_on_with() {
     let drive = SimulatedDrive::new(Path::new(ROOT), 0);
     let (mut runs, mut resumed) = (0, 0);
     loop {
-        let source = Flaky { bytes: bytes.clone(), reads_left: 60, most: 1000, state: "one".to_owned() };
+        let source = Flaky { bytes: bytes.clone(), reads_left: 44, most: 1000, state: "one".to_owned() };
         let options = &case.options;
         match ingest_on(&drive, vec![Box::new(source)], &target(), options, &mut |progress| {
             assert!(progress.resumed_bytes >= resumed, "went back");
@@ -408,7 +408,7 @@ fn a_source_that_breaks_off_again_and_again_is_gone_on_with() {
     // A source that says it is another one is refused.
     let drive = SimulatedDrive::new(Path::new(ROOT), 0);
     let flaky = |state: &str| -> Vec<Box<dyn ByteSource>> {
-        vec![Box::new(Flaky { bytes: bytes.clone(), reads_left: 60, most: 1000, state: state.to_owned() })]
+        vec![Box::new(Flaky { bytes: bytes.clone(), reads_left: 44, most: 1000, state: state.to_owned() })]
     };
     ingest_on(&drive, flaky("one"), &target(), &case.options, &mut quiet).unwrap_err();
     let refused = ingest_on(&drive, flaky("two"), &target(), &case.options, &mut quiet).unwrap_err();

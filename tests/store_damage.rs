@@ -163,7 +163,7 @@ fn every_number_of_the_manifest_is_checked_even_under_a_fitting_digest() {
         ("\"folder\": null", "\"folder\": \"/does/not/exist\"", "is missing"),
         ("\"0:1:", "\"0:2:", "experts.records"),
         ("\"0:1:", "\"1:1:", "experts.records"),
-        ("\"store_id\": \"", "\"store_id\": \"00", "is damaged"),
+        ("\"store_id\": \"", "\"store_id\": \"00", "damaged"),
         ("\"header.bin\"", "\"./header.bin\"", "header.file"),
         ("\"small.gguf\"", "\"a/small.gguf\"", "source.file_name"),
         ("\"small.gguf\"", "\"..\"", "source.file_name"),

@@ -8,6 +8,7 @@
 //!   A store names its files relative to its own folder, so it can be moved. No file is read while serving: that is
 //!   the disk station's work.
 
+mod bandwidth;
 mod bytes;
 mod checksum;
 mod digest;
@@ -34,6 +35,7 @@ mod stripe;
 mod stripes;
 mod sums;
 
+pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
 pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
 pub use digest::Sha256Digest;
