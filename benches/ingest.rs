@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flint_rt::base::region::HostRegion;
-use flint_rt::store::{Sha256Digest, ingest};
+use flint_rt::store::{IngestOptions, Sha256Digest, ingest_from, open_local};
 
 const ROUNDS: usize = 3;
 const PIECE_BYTES: usize = 8 << 20;
@@ -31,7 +31,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let four = rate(copy(source, &folder.join("copy"), 4)?);
         let target = folder.join("store");
         let started = Instant::now();
-        ingest(source, &target, &mut |_| ControlFlow::Continue(()))?;
+        let mut options = IngestOptions::default();
+        if let Ok(bytes) = std::env::var("FLINT_RT_CHUNK_BYTES") {
+            options.chunk_bytes = bytes.parse()?;
+        }
+        ingest_from(open_local(source)?, &target, &options, &mut |_| ControlFlow::Continue(()))?;
         let ours = rate(started.elapsed().as_secs_f64());
         std::fs::remove_dir_all(&target)?;
         println!(
