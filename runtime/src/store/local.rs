@@ -85,7 +85,9 @@ impl ByteSource for LocalSource {
             match retried(|| direct.read_at(&mut target[..whole], offset_bytes)) {
                 Ok(got) => return Ok(got),
                 // The file system or its drive wants other alignments; the page cache takes all.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.direct = None,
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+                    self.direct = None;
+                }
                 Err(error) => return Err(self.read_error(offset_bytes)(error)),
             }
         }

@@ -118,7 +118,7 @@ impl RealFile {
                 Ok(count) => done += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // The file system, or its drive, wants other alignments; the page cache takes all.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
                     self.is_refused.store(true, Ordering::Relaxed);
                     break;
                 }
