@@ -21,6 +21,7 @@ mod record;
 
 pub use digest::Sha256Digest;
 pub use error::StoreError;
+pub use experts::is_expert_tensor;
 pub use ingest::{IngestPhase, IngestProgress, IngestReport, ingest, ingest_checked};
 pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind};
