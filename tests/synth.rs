@@ -124,7 +124,8 @@ fn dimensions_and_alignment_can_be_chosen_and_do_not_touch_the_rest() {
     for tensor in plain_header.tensors.iter() {
         let twin = aligned_header.tensors.get(&tensor.name).unwrap();
         assert!(twin.offset_bytes.is_multiple_of(65536), "{}", tensor.name);
-        let range = |offset: u64| offset as usize..(offset + tensor.len_bytes) as usize;
+        let place = |offset: u64| usize::try_from(offset).unwrap();
+        let range = |offset: u64| place(offset)..place(offset + tensor.len_bytes);
         assert!(plain[range(tensor.offset_bytes)] == aligned[range(twin.offset_bytes)], "{}", tensor.name);
     }
 
@@ -364,6 +365,23 @@ fn routing_does_not_collapse_and_a_skew_follows_its_law() {
             "skew {skew}: {found:?}, wanted {entropy_bits}"
         );
         assert!((found.top - top).abs() < 0.06, "skew {skew}: {found:?}, wanted {top}");
+    }
+}
+
+#[test]
+#[ignore = "writes 3 GB, and takes minutes on a software device"]
+fn routing_does_not_collapse_at_full_width() {
+    let folder = folder();
+    for skew in ["0", "1"] {
+        let path =
+            made(&folder, "wide.gguf", &["--preset", "full", "--layers", "5", "--skew", skew, "--force"]);
+        let opened = open_nano(|options| {
+            options.model = path;
+            options.context_len = Some(128);
+            options.prefill_chunk = Some(64);
+        });
+        let Some(mut engine) = opened else { return skip_without_device() };
+        println!("full width, skew {skew}: {:?}", feed(&mut engine, 128).measure(256));
     }
 }
 
