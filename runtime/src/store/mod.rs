@@ -8,21 +8,50 @@
 //!   A store names its files relative to its own folder, so it can be moved. No file is read while serving: that is
 //!   the disk station's work.
 
+mod bandwidth;
+mod bytes;
+mod checksum;
 mod digest;
+mod drive;
 mod error;
 mod experts;
 mod ingest;
+mod journal;
 mod layout;
+mod local;
+mod lock;
 mod manifest;
 mod open;
 mod output;
+mod parts;
+mod pass;
+mod placement;
 mod publish;
+mod real_drive;
 mod record;
+#[cfg(feature = "simulation")]
+mod simulated;
+mod stripe;
+mod stripes;
+mod sums;
 
+pub use bandwidth::{Bandwidth, measure_bandwidth};
+pub use bytes::{ByteSource, SourceError, SourceStamp};
+pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
 pub use digest::Sha256Digest;
+pub use drive::{Drive, DriveFile, Entry, LockAnswer};
 pub use error::StoreError;
 pub use experts::is_expert_tensor;
-pub use ingest::{IngestPhase, IngestProgress, IngestReport, ingest, ingest_checked};
+pub use ingest::{
+    IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan, ingest, ingest_from, ingest_on,
+    open_local, read_header,
+};
+pub use local::LocalSource;
+pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
-pub use open::{Source, SourceKind};
+pub use open::{Source, SourceKind, SourcePart};
+pub use parts::{part_name, split_name};
+pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+#[cfg(feature = "simulation")]
+pub use simulated::{Fault, SimulatedDrive};
