@@ -211,7 +211,9 @@ fn of_open(error: &OpenError) -> Exit {
 
 fn of_fetch(error: &FetchError) -> Exit {
     match error {
-        FetchError::Name { .. } | FetchError::Environment { .. } | FetchError::DigestCount { .. } => Exit::Usage,
+        FetchError::Name { .. } | FetchError::Environment { .. } | FetchError::DigestCount { .. } => {
+            Exit::Usage
+        }
         FetchError::Access { .. }
         | FetchError::Missing { .. }
         | FetchError::Length { .. }
