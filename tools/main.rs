@@ -22,6 +22,7 @@ mod interrupt;
 mod model;
 mod open;
 mod reply;
+mod source;
 mod stats;
 mod synth;
 mod terminal;
