@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use flint_rt::base::ids::FileIndex;
 use flint_rt::base::mounts::Mount;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::SourceFile;
@@ -157,6 +158,20 @@ pub(crate) fn file_json(file: &FileFacts) -> Value {
     })
 }
 
+/// Name and digest of each of a store's files; none of a GGUF in place.
+fn digests(source: &Source) -> Vec<(String, String)> {
+    let files = (0..).zip(source.files()).filter_map(|(index, path)| {
+        let digest = source.file_digest(FileIndex(index))?;
+        Some((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), digest.to_string()))
+    });
+    files.collect()
+}
+
+/// Whether every record has its checksum.
+fn has_record_sums(source: &Source) -> bool {
+    source.expert_keys().next().is_some_and(|key| source.record_checksum(key).is_some())
+}
+
 /// Tensors and bytes of each type.
 fn tensor_kinds(gguf: &Gguf) -> BTreeMap<&'static str, (u64, u64)> {
     let mut kinds = BTreeMap::new();
@@ -214,6 +229,13 @@ fn model_json(found: &Found, model: &Model) -> Value {
         "file_name": model.source.file_name(),
         "sha256": model.source.source_sha256().map(|digest| digest.to_string()),
         "identity": model.source.identity().to_string(),
+        "origin": model.source.origin().iter().map(|part| json!({
+            "file_name": part.file_name,
+            "len_bytes": part.len_bytes,
+            "sha256": part.sha256.map(|digest| digest.to_string()),
+        })).collect::<Vec<_>>(),
+        "sha256_trees": digests(&model.source).into_iter().collect::<BTreeMap<_, _>>(),
+        "record_checksums": has_record_sums(&model.source).then_some("xxh3-128"),
         "name": config.name,
         "layer_count": config.layer_count,
         "lead_layer_count": config.lead_layer_count,
@@ -309,6 +331,15 @@ fn model_text(found: &Found, model: &Model) -> String {
         None => line("SHA-256", "not known of a GGUF in place".to_owned()),
     }
     line("identity", format!("{}, of header and length", model.source.identity()));
+    for (name, digest) in digests(&model.source) {
+        line("SHA-256 tree", format!("{digest}, of {name}"));
+    }
+    if has_record_sums(&model.source) {
+        line(
+            "checksums",
+            "XXH3-128 of every record and dense tensor; flint-rt verify takes them anew".to_owned(),
+        );
+    }
     line(
         "layers",
         format!("{}, of which the first {} without experts", config.layer_count, config.lead_layer_count),

@@ -40,7 +40,7 @@ fn text(entry: &Entry) -> String {
     let mut text = match &entry.state {
         State::Complete => "complete".to_owned(),
         State::Damaged(why) => format!("damaged: {why}"),
-        State::Unfinished { done_bytes, total_bytes, is_at_work } => {
+        State::Unfinished { done_bytes, total_bytes, source, is_at_work } => {
             let mut text = match (done_bytes, total_bytes) {
                 (Some(done), Some(total)) => {
                     let share = 100.0 * *done as f64 / (*total).max(1) as f64;
@@ -49,8 +49,11 @@ fn text(entry: &Entry) -> String {
                 }
                 _ => "unfinished".to_owned(),
             };
+            if let Some(source) = source {
+                text.push_str(&format!(", from {source}"));
+            }
             text.push_str(if *is_at_work {
-                ", an ingest is at work"
+                "; an ingest is at work"
             } else {
                 "; the same ingest again goes on, flint-rt remove takes it away"
             });
@@ -75,8 +78,9 @@ fn as_json(entry: &Entry) -> Value {
         State::Damaged(why) => ("damaged", Some(why)),
         State::Unfinished { .. } => ("unfinished", None),
     };
-    let progress = match entry.state {
-        State::Unfinished { done_bytes, total_bytes, is_at_work } => Some(json!({
+    let progress = match &entry.state {
+        State::Unfinished { done_bytes, total_bytes, source, is_at_work } => Some(json!({
+            "source": source,
             "done_bytes": done_bytes,
             "total_bytes": total_bytes,
             "at_work": is_at_work,

@@ -25,6 +25,7 @@ mod open;
 mod plan;
 mod remove;
 mod reply;
+mod source;
 mod stats;
 mod stores;
 mod terminal;

@@ -5,7 +5,6 @@
 //!   link in the place of a store, of its stripe or of one of their files is refused or left. A store that a process has
 //!   open is refused. The manifest goes last, so what an interruption leaves is still known for a store.
 
-use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +36,7 @@ pub(crate) fn run(args: &RemoveArgs) -> Outcome {
     let shown = path.display().to_string();
     let folder = look(&path)?;
     // Held until the end: what opens the store meanwhile is refused.
-    let _lock = lock(&path)?;
+    let _lock = lock(&folder)?;
     let mut folders = vec![folder];
     for stripe in stripes(&path) {
         match look_at_stripe(&path, &stripe) {
@@ -134,13 +133,15 @@ fn ours(path: &Path, last: &str, is_ours: fn(&str) -> bool) -> Result<Folder, St
 
 /// Whether an ingest gives this name to a file of a store, or of an unfinished one.
 fn is_store_file(name: &str) -> bool {
-    let plain = name.strip_suffix(".tmp").unwrap_or(name);
-    matches!(plain, "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "lock" | "ingest.lock")
-        || is_experts_file(plain)
+    let plain = name.strip_suffix(".new").unwrap_or(name);
+    matches!(
+        plain,
+        "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "pieces.bin" | "lock" | "stripe.json"
+    ) || is_experts_file(plain)
 }
 
 fn is_stripe_file(name: &str) -> bool {
-    let plain = name.strip_suffix(".tmp").unwrap_or(name);
+    let plain = name.strip_suffix(".new").unwrap_or(name);
     plain == STRIPE_NAME || is_experts_file(plain)
 }
 
@@ -154,16 +155,16 @@ fn is_experts_file(name: &str) -> bool {
     })
 }
 
-/// Takes the store for itself: ingest, verify and every reader lock the manifest, too.
-fn lock(path: &Path) -> Outcome<Vec<File>> {
+/// Takes the store for itself: whoever reads, makes or checks one locks a file of it, too.
+fn lock(folder: &Folder) -> Outcome<Vec<File>> {
     let mut held = Vec::new();
-    for name in [MANIFEST_NAME, "journal.json", "lock", "ingest.lock"] {
-        let Ok(file) = File::open(path.join(name)) else { continue };
+    for (path, _) in &folder.files {
+        let Ok(file) = File::open(path) else { continue };
         match file.try_lock() {
             Ok(()) => held.push(file),
             Err(TryLockError::WouldBlock) => {
-                let who = readers(&[path.join(name)]);
-                return Err(in_use(&path.display().to_string(), &who));
+                let who = stores::users(std::slice::from_ref(path));
+                return Err(in_use(&folder.path.display().to_string(), &who));
             }
             // No locks on this file system: who has files open is looked at in any case.
             Err(TryLockError::Error(_)) => {}
@@ -179,55 +180,37 @@ fn in_use(shown: &str, who: &[String]) -> Failure {
 
 fn refuse_open_files(shown: &str, folders: &[Folder]) -> Outcome {
     let files = folders.iter().flat_map(|folder| &folder.files).map(|(file, _)| file.clone());
-    let who = readers(&files.collect::<Vec<_>>());
+    let who = stores::users(&files.collect::<Vec<_>>());
     if who.is_empty() { Ok(()) } else { Err(in_use(shown, &who)) }
 }
 
-/// Processes that have one of `files` open, as far as the kernel lets us see.
-fn readers(files: &[PathBuf]) -> Vec<String> {
-    let id = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let wanted: HashSet<_> = files.iter().filter_map(|file| id(file)).collect();
-    let mut found = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        if pid == std::process::id() {
-            continue;
-        }
-        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        if open.filter_map(|file| id(&file.path())).any(|file| wanted.contains(&file)) {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            found.push(format!("{} (process {pid})", name.trim()));
-        }
-    }
-    found
+/// What describes the store: its manifest, or the journal of an unfinished one.
+fn description(path: &Path) -> Option<Value> {
+    stores::json_of(&path.join(MANIFEST_NAME))
+        .or_else(|| stores::json_of(&path.join(stores::JOURNAL))?.get("task").cloned())
 }
 
-/// Folders beside the store's own in which its manifest says that it has files.
+/// Folders beside the store's own in which it says that it has files.
 fn stripes(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
-    if let Some(manifest) = json_of(&path.join(MANIFEST_NAME)) {
-        collect_folders(&manifest, &mut folders);
+    if let Some(described) = description(path) {
+        collect_folders(&described, &mut folders);
+        let of_journal = described.get("folders").and_then(Value::as_array).into_iter().flatten();
+        folders.extend(of_journal.filter_map(Value::as_str).map(PathBuf::from));
     }
+    folders.retain(|folder| folder.is_absolute() && folder != path);
     folders.sort();
     folders.dedup();
     folders
 }
 
-fn json_of(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// Every absolute `"folder"` of the manifest's lists of files.
+/// Every `"folder"` of the manifest's lists of files.
 fn collect_folders(value: &Value, folders: &mut Vec<PathBuf>) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
                 match value.as_str() {
-                    Some(folder) if key == "folder" && Path::new(folder).is_absolute() => {
-                        folders.push(folder.into());
-                    }
+                    Some(folder) if key == "folder" => folders.push(folder.into()),
                     _ => collect_folders(value, folders),
                 }
             }
@@ -243,8 +226,8 @@ fn look_at_stripe(store: &Path, path: &Path) -> Result<Folder, String> {
     if !metadata.is_dir() {
         return Err("it is no folder".to_owned());
     }
-    let id = |path: &Path| Some(json_of(path)?.get("store_id")?.as_str()?.to_owned());
-    match (id(&store.join(MANIFEST_NAME)), id(&path.join(STRIPE_NAME))) {
+    let id = |value: Option<Value>| Some(value?.get("store_id")?.as_str()?.to_owned());
+    match (id(description(store)), id(stores::json_of(&path.join(STRIPE_NAME)))) {
         (Some(of_store), Some(of_stripe)) if of_store == of_stripe => ours(path, STRIPE_NAME, is_stripe_file),
         (_, Some(_)) => Err("it belongs to another store".to_owned()),
         (_, None) => Err(format!("it has no {STRIPE_NAME} that can be read")),
@@ -293,14 +276,21 @@ mod tests {
     }
 
     #[test]
-    fn only_absolute_folders_of_a_manifest_are_stripes() {
-        let manifest = json!({ "files": [
+    fn stripes_are_the_absolute_folders_of_a_manifest_or_a_journal() {
+        let store = tempfile::tempdir().unwrap();
+        let files = json!([
             { "folder": null, "name": "experts-0.bin" },
             { "folder": "/mnt/b/x.stripe", "name": "experts-1.bin" },
             { "folder": "../y", "name": "experts-2.bin" },
-        ]});
-        let mut folders = Vec::new();
-        collect_folders(&manifest, &mut folders);
-        assert_eq!(folders, [PathBuf::from("/mnt/b/x.stripe")]);
+        ]);
+        fs::write(
+            store.path().join(stores::JOURNAL),
+            json!({ "task": { "folders": [null, "/mnt/c"] } }).to_string(),
+        )
+        .unwrap();
+        assert_eq!(stripes(store.path()), [PathBuf::from("/mnt/c")]);
+        let manifest = json!({ "experts": { "files": files } });
+        fs::write(store.path().join(MANIFEST_NAME), manifest.to_string()).unwrap();
+        assert_eq!(stripes(store.path()), [PathBuf::from("/mnt/b/x.stripe")]);
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! In: a folder. Out: [`Entry`]s by name. Nothing is changed, and no weight is read.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use flint_rt::model::hparams::FlintConfig;
@@ -14,7 +16,7 @@ use serde_json::Value;
 const PARTIAL: &str = ".partial";
 
 /// The file of an unfinished store that says how far it is.
-const JOURNAL: &str = "journal.json";
+pub(crate) const JOURNAL: &str = "journal.json";
 
 /// Whether a store can be used.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +31,9 @@ pub(crate) enum State {
         done_bytes: Option<u64>,
         /// Bytes of the source.
         total_bytes: Option<u64>,
-        /// Whether an ingest is at work in it now.
+        /// Where the source is.
+        source: Option<String>,
+        /// Whether a process has it open now.
         is_at_work: bool,
     },
 }
@@ -140,35 +144,60 @@ pub(crate) fn is_partial(name: &str) -> bool {
     }
 }
 
-/// How far an unfinished store is, as its journal says.
+/// How far an unfinished store is, as its journal says, which is what a next ingest goes by.
 fn unfinished(path: &Path) -> State {
-    let journal = fs::read(path.join(JOURNAL)).ok();
-    let journal: Option<Value> = journal.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let number = |keys: &[&str]| {
-        let journal = journal.as_ref()?;
-        keys.iter().find_map(|key| journal.pointer(key)?.as_u64())
-    };
+    let journal = json_of(&path.join(JOURNAL));
+    let number = |value: &Value| value.as_u64();
+    let stamps = journal.as_ref().and_then(|journal| journal.pointer("/task/stamps")?.as_array());
     State::Unfinished {
-        done_bytes: number(&["/done_bytes"]),
-        total_bytes: number(&["/stamp/len_bytes"]),
-        is_at_work: false,
+        done_bytes: journal.as_ref().and_then(|journal| number(journal.get("offset_bytes")?)),
+        total_bytes: stamps.and_then(|stamps| {
+            stamps.iter().map(|stamp| number(stamp.get("len_bytes")?)).sum::<Option<u64>>()
+        }),
+        source: stamps.and_then(|stamps| Some(stamps.first()?.get("location")?.as_str()?.to_owned())),
+        is_at_work: !users(&files(path)).is_empty(),
     }
+}
+
+/// A file's JSON, if it is any.
+pub(crate) fn json_of(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Other processes that have one of `files` open, as far as the kernel lets us see.
+pub(crate) fn users(files: &[PathBuf]) -> Vec<String> {
+    let id = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let wanted: HashSet<_> = files.iter().filter_map(|file| id(file)).collect();
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if pid == std::process::id() {
+            continue;
+        }
+        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        if open.filter_map(|file| id(&file.path())).any(|file| wanted.contains(&file)) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("{} (process {pid})", name.trim()));
+        }
+    }
+    found
 }
 
 /// Lengths of the files in a folder.
 fn len_bytes(path: &Path) -> u64 {
-    files(path).map(|file| file.len()).sum()
+    files(path).iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
 /// Bytes that the files in a folder take of the drive: an unfinished one has holes.
 fn taken_bytes(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    files(path).map(|file| file.blocks() * 512).sum()
+    files(path).iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.blocks() * 512).sum()
 }
 
-fn files(path: &Path) -> impl Iterator<Item = fs::Metadata> {
+fn files(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file)
+    entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
 }
 
 #[cfg(test)]

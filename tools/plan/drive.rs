@@ -26,8 +26,10 @@ use crate::info::{FileFacts, file_facts};
 use crate::interrupt::Working;
 use crate::terminal::Bar;
 
-/// Length of a file that is made: many times what drives keep in their own memory would fill people's drives.
+/// Length of a file that is made, and its records: many times what drives keep in their own memory would fill people's
+/// drives.
 const MADE_BYTES: u64 = 1 << 30;
+const MADE_RECORDS: u64 = 2048;
 
 /// Below this, what is read again comes from the drive's own memory as likely as not.
 const SPREAD_BYTES_MIN: u64 = 512 << 20;
@@ -127,8 +129,9 @@ fn open(paths: &[PathBuf]) -> Outcome<Vec<Arc<SourceFile>>> {
 /// A file of numbers that no drive can compress.
 fn make_file(path: &Path, record_bytes: u64) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    let len_bytes = MADE_BYTES.min(free_bytes(parent)? / 4);
-    if len_bytes < 16 * align_up(record_bytes, 4096) {
+    let stride = align_up(record_bytes, 4096);
+    let len_bytes = MADE_BYTES.min(MADE_RECORDS * stride).min(free_bytes(parent)? / 4);
+    if len_bytes < 16 * stride {
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too little room for a file to measure by"));
     }
     let bar = Bar::bytes("writing a file");
