@@ -234,3 +234,294 @@ fn a_wait_ends_when_the_person_asks() {
     assert!(matches!(read_from(&mut source, 0), Err(FetchError::Stopped)));
     assert!(start.elapsed() < Duration::from_secs(2));
 }
+
+// ---- The real binary.
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
+
+fn model() -> Arc<Vec<u8>> {
+    Arc::new(std::fs::read(MODEL).unwrap())
+}
+
+fn sha256_of(bytes: &[u8]) -> String {
+    Sha256Digest::of(bytes).to_string()
+}
+
+/// A folder for stores, and a home that has no token.
+struct Home(TempDir);
+
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    fn new(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let ran =
+            Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+        assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
+        for said in [&ran.stdout, &ran.stderr] {
+            assert!(!said.contains("hf_secret") && !said.contains("signed_secret"), "a secret in {said}");
+        }
+        ran
+    }
+
+    #[track_caller]
+    fn gives(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    fn says(self, words: &str) -> Self {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        assert!(line.starts_with("flint-rt: ") && line.contains(words), "wanted {words:?} in {line:?}");
+        self
+    }
+}
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn command(&self, source: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
+        for (name, _) in std::env::vars_os() {
+            // The caller's hub, proxies and settings are not under test.
+            let upper = name.to_string_lossy().to_uppercase();
+            if ["HF_", "FLINT_RT_", "HUGGING", "SSL_CERT"].iter().any(|start| upper.starts_with(start))
+                || upper.ends_with("_PROXY")
+            {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg("ingest")
+            .args((!source.is_empty()).then_some(source))
+            .args(["--retries", "3", "--retry-wait", "0.01", "--stall-timeout", "0.5"])
+            .args(args)
+            .env("HOME", self.0.path())
+            .env("XDG_CACHE_HOME", self.0.path().join("cache"))
+            .env("FLINT_RT_STORE_DIR", self.0.path().join("stores"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, source: &str, args: &[&str]) -> Ran {
+        Ran::new(self.command(source, args).output().unwrap())
+    }
+
+    /// Where the store is to be.
+    fn store(&self) -> PathBuf {
+        self.0.path().join("stores/flint-nano-q4_1")
+    }
+
+    /// What is in it.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        files_in(&self.store())
+    }
+}
+
+fn files_in(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+/// The store as it is made from the file itself.
+fn wanted() -> BTreeMap<String, Vec<u8>> {
+    let home = Home::new();
+    home.run(MODEL, &[]).gives(0);
+    home.files()
+}
+
+const PATH: &str = "/m/flint-nano-q4_1.gguf";
+
+#[test]
+fn a_store_from_a_bad_line_is_the_store_from_the_file() {
+    let (wanted, sha256) = (wanted(), sha256_of(&model()));
+    let scripts = [
+        vec![],
+        vec![Fault::Drop(3_000_000), Fault::Status(503, ""), Fault::Drop(10), Fault::Stall(2_000_000)],
+        vec![Fault::Mute, Fault::Short(5_000_000), Fault::Chunked],
+        vec![Fault::Redirect(307, format!("{PATH}?key=signed_secret")), Fault::Slow(100_000)],
+        vec![Fault::Whole],
+        vec![Fault::NoTag],
+    ];
+    for script in scripts {
+        let faults = script.clone();
+        let server = FaultServer::start(model(), move |asked| {
+            faults.get(asked.number).cloned().unwrap_or(Fault::None)
+        });
+        let home = Home::new();
+        let ran = home.run(&server.url(PATH), &["--sha256", &sha256, "--json"]).gives(0);
+        assert!(home.files() == wanted, "{script:?}");
+        let events: Vec<Value> =
+            ran.stdout.lines().map(|line| serde_json::from_str(line).expect("one event a line")).collect();
+        let (last, before) = events.split_last().unwrap();
+        assert_eq!(last["event"], "done", "{script:?}");
+        assert_eq!(last["source_sha256"], sha256.as_str(), "{script:?}");
+        assert!(before.iter().any(|event| event["event"] == "progress"), "{script:?}");
+    }
+}
+
+#[test]
+fn what_fails_publishes_nothing_and_goes_on_later() {
+    let (wanted, sha256) = (wanted(), sha256_of(&model()));
+    let other: Arc<Vec<u8>> = Arc::new(model().iter().map(|byte| byte ^ 1).collect());
+    let faults = [
+        Fault::Refuse,
+        Fault::Status(500, ""),
+        Fault::Status(404, ""),
+        Fault::Status(429, "Retry-After: 7200"),
+        Fault::Other(other),
+        Fault::OtherTag,
+        Fault::Whole,
+        Fault::ShiftedRange(4096),
+        Fault::OtherTotal(1),
+        Fault::OtherLength(1),
+        Fault::Gzip,
+        Fault::Mute,
+    ];
+    for fault in faults {
+        let home = Home::new();
+        let is_well = Arc::new(AtomicBool::new(false));
+        let (heals, broken) = (Arc::clone(&is_well), fault.clone());
+        let server = FaultServer::start(model(), move |asked| match asked.number {
+            _ if heals.load(Ordering::SeqCst) => Fault::None,
+            0 => Fault::Drop(6_000_000),
+            _ => broken.clone(),
+        });
+        let ran = home.run(&server.url(PATH), &["--sha256", &sha256]);
+        assert!(matches!(ran.code, Some(1 | 3)), "{fault:?}: {:?} {}", ran.code, ran.stderr);
+        assert_eq!(ran.stdout, "", "{fault:?}");
+        assert!(!home.store().exists(), "{fault:?}");
+        is_well.store(true, Ordering::SeqCst);
+        home.run(&server.url(PATH), &["--sha256", &sha256]).gives(0);
+        assert!(home.files() == wanted, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_content_that_nobody_vouches_for_needs_a_word() {
+    let server = FaultServer::start(model(), |_| Fault::None);
+    let (home, url) = (Home::new(), server.url(PATH));
+    home.run(&url, &[]).gives(2).says("--sha256");
+    assert!(!home.store().exists());
+    home.run(&url, &["--sha256", &"0".repeat(64)]).gives(3).says("wanted 0000");
+    assert!(!home.store().exists());
+    home.run(&url, &["--sha256", "123"]).gives(2);
+    let home = Home::new();
+    home.run(&url, &["--force-unverified"]).gives(0);
+    assert!(home.files() == wanted());
+}
+
+#[test]
+fn a_file_of_a_hub_is_checked_by_what_the_hub_says_of_it() {
+    let sha256 = sha256_of(&model());
+    let storage = FaultServer::start(model(), |_| Fault::None);
+    let place = storage.url("/blob?Signature=signed_secret");
+    let told = sha256.clone();
+    let hub = FaultServer::start(model(), move |asked| match asked.authorization.as_deref() {
+        Some("Bearer hf_secret") => Fault::HubRedirect(place.clone(), told.clone()),
+        _ => Fault::Status(401, "X-Error-Code: GatedRepo"),
+    });
+    let name = "o/r/q4/flint-nano-q4_1.gguf@v1.0";
+    let run = |home: &Home, token: Option<&str>| {
+        let mut command = home.command(name, &[]);
+        command.env("HF_ENDPOINT", hub.url("/")).envs(token.map(|token| ("HF_TOKEN", token)));
+        Ran::new(command.output().unwrap())
+    };
+    let home = Home::new();
+    run(&home, None).gives(3).says("HF_TOKEN");
+    run(&home, Some("hf_other")).gives(3).says("ask for access");
+    run(&home, Some("hf_secret")).gives(0);
+    assert!(home.files() == wanted());
+    assert!(hub.asked().iter().all(|asked| asked.path == "/o/r/resolve/v1.0/q4/flint-nano-q4_1.gguf"));
+    assert!(!storage.asked().is_empty());
+    assert!(storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token stays at the hub");
+
+    // A hub that says something else than what its storage sends.
+    let place = storage.url("/blob");
+    let hub = FaultServer::start(model(), move |_| Fault::HubRedirect(place.clone(), "1".repeat(64)));
+    let home = Home::new();
+    let mut command = home.command(name, &[]);
+    command.env("HF_ENDPOINT", hub.url("/"));
+    Ran::new(command.output().unwrap()).gives(3).says("wanted 1111");
+    assert!(!home.store().exists());
+}
+
+#[test]
+fn a_token_goes_to_its_hub_only() {
+    let other = FaultServer::start(model(), |_| Fault::None);
+    let elsewhere = other.url("/x/flint-nano-q4_1.gguf");
+    let hub = FaultServer::start(model(), move |_| Fault::Redirect(301, elsewhere.clone()));
+    let sha256 = sha256_of(&model());
+    let run = |source: &str| {
+        let home = Home::new();
+        let mut command = home.command(source, &["--sha256", &sha256]);
+        command.env("HF_ENDPOINT", hub.url("")).env("HF_TOKEN", "hf_secret");
+        Ran::new(command.output().unwrap()).gives(0);
+        // Not in the journal nor anywhere else, either.
+        assert!(home.files().values().all(|bytes| !bytes.windows(9).any(|part| part == b"hf_secret")));
+    };
+    run("o/r/flint-nano-q4_1.gguf");
+    run(&other.url(PATH));
+    assert_eq!(hub.asked()[0].authorization.as_deref(), Some("Bearer hf_secret"));
+    assert!(other.asked().len() >= 2 && other.asked().iter().all(|asked| asked.authorization.is_none()));
+}
+
+#[test]
+fn nothing_named_is_the_pinned_file_and_no_other() {
+    let hub = FaultServer::start(model(), |_| Fault::None);
+    let home = Home::new();
+    let mut command = home.command("", &[]);
+    command.env("HF_ENDPOINT", hub.url(""));
+    // This server has some file under that name; it is not the one.
+    Ran::new(command.output().unwrap()).gives(3).says("wanted 25992966976 B");
+    let wanted = "/RecursiveSI/flint-int4-gguf/resolve/9c47151036bc2c34331142dda04488bceab2bc9f/flint-int4-q4_1.gguf";
+    assert_eq!(hub.asked()[0].path, wanted);
+    let mut command = home.command("", &[]);
+    command.env("HF_ENDPOINT", hub.url("")).env("HF_HUB_OFFLINE", "1");
+    Ran::new(command.output().unwrap()).gives(1).says("HF_HUB_OFFLINE");
+}
+
+#[test]
+fn names_that_mean_nothing_are_usage_faults_or_missing_files() {
+    let home = Home::new();
+    home.run("ftp://host/x.gguf", &[]).gives(2).says("no http or https URL");
+    home.run("https://me:hf_secret@host/x.gguf", &[]).gives(2).says("password");
+    home.run("owner/repo", &[]).gives(2).says("owner/repo/file");
+    home.run("./not/here.gguf", &[]).gives(3).says("not/here.gguf");
+}
+
+#[test]
+fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
+    let sha256 = sha256_of(&model());
+    let server = FaultServer::start(model(), |asked| match asked.number {
+        0 => Fault::Stall(7_000_000),
+        _ => Fault::None,
+    });
+    let home = Home::new();
+    let mut command = home.command(&server.url(PATH), &["--sha256", &sha256, "--json"]);
+    command.args(["--stall-timeout", "60"]);
+    let child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let start = Instant::now();
+    let id = i32::try_from(child.id()).unwrap();
+    // SAFETY: sends a signal to a child of ours that was not waited for yet, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
+    Ran::new(child.wait_with_output().unwrap()).gives(130);
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(!home.store().exists());
+    home.run(&server.url(PATH), &["--sha256", &sha256]).gives(0);
+    assert!(home.files() == wanted());
+    let last = server.asked().last().cloned().unwrap();
+    assert!(last.first_byte.is_some_and(|first| first > 0), "{last:?}");
+}

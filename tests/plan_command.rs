@@ -126,7 +126,8 @@ fn list_knows_whole_damaged_and_unfinished_stores() {
         },
         "offset_bytes": 250,
     });
-    home.make("big.partial", &[("journal.json", &journal.to_string()), ("experts.bin", "xx")]);
+    home.make("big.partial", &[("journal.json", &journal.to_string())]);
+    home.make("big.partial/store", &[("experts.bin", "xx")]);
     home.make("not-a-store", &[("notes.txt", "mine")]);
     fs::write(home.store("a-file"), "x").unwrap();
     symlink(home.store(NAME), home.store("link")).unwrap();
@@ -193,7 +194,8 @@ fn remove_takes_stores_away_and_nothing_else() {
     let removed = home.run(&["remove", NAME, "--yes", "--json"]).gives(0).json();
     assert_eq!(removed["removed"], json!([home.store(NAME).to_str().unwrap()]));
     home.make("damaged", &[("manifest.json", "{"), ("header.bin", "x"), ("experts-0.bin", "x")]);
-    home.make("half.partial", &[("journal.json", "{}"), ("experts.bin", "x")]);
+    home.make("half.partial", &[("journal.json", "{}"), ("pieces.bin", "x"), ("lock", "")]);
+    home.make("half.partial/store", &[("experts.bin", "x")]);
     home.run(&["remove", home.store("damaged").to_str().unwrap(), "-y"]).gives(0);
     home.run(&["remove", "half.partial", "-y"]).gives(0);
     for name in [NAME, "damaged", "half.partial"] {

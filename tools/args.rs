@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
 use flint_rt::disk::ReadPath;
 use flint_rt::expert::HostPath;
 use flint_rt::sample::SamplerOptions;
+use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
 
 use crate::exit::EXIT_CODES;
@@ -247,18 +248,42 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, ArgsOf)]
 pub(crate) struct IngestArgs {
-    /// The GGUF file.
-    #[arg(value_name = "SOURCE.gguf")]
-    pub(crate) source: PathBuf,
+    /// GGUF file, http(s) URL, or file of a model hub, as owner/repo/file[@revision]; of a split GGUF any part
+    /// [default: the full Flint, pinned by its SHA-256].
+    #[arg(value_name = "FILE|URL|HUB-NAME")]
+    pub(crate) source: Option<PathBuf>,
+    /// What the file must be, as SHA-256; of a split GGUF one for each part, with commas. A hub tells it itself.
+    #[arg(long, value_name = "HEX", value_delimiter = ',')]
+    pub(crate) sha256: Vec<Sha256Digest>,
+    /// Take a file from a network although nobody says what its SHA-256 must be.
+    #[arg(long, conflicts_with = "sha256")]
+    pub(crate) force_unverified: bool,
     /// Folder in which the store is made [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
     #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
     pub(crate) store_dir: Option<PathBuf>,
     /// The store's name [default: the file's, without its ending].
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Print what was made as JSON.
+    /// Print events as JSON, one a line: progress, retry, and at the end done or error.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+}
+
+/// How patiently a network is used.
+#[derive(Debug, ArgsOf)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Seconds without a byte after which a connection is given up.
+    #[arg(long, env = "FLINT_RT_STALL_TIMEOUT", default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) stall_timeout: f64,
+    /// Tries in a row without a byte after which the source is given up.
+    #[arg(long, env = "FLINT_RT_RETRIES", default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) retries: u32,
+    /// Seconds to wait after the first of them; each further one doubles it, up to 32 times.
+    #[arg(long, env = "FLINT_RT_RETRY_WAIT", default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) retry_wait: f64,
 }
 
 #[derive(Debug, ArgsOf)]
@@ -386,6 +411,12 @@ pub(crate) struct EvalArgs {
 fn drive_rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "wanted GB/s, as 3.5".to_owned())?;
     if (0.001..=1000.0).contains(&rate) { Ok(rate) } else { Err("wanted 0.001 to 1000 GB/s".to_owned()) }
+}
+
+/// A wait.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "wanted seconds, as 30".to_owned())?;
+    if (0.001..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("wanted 0.001 to 3600 seconds".to_owned()) }
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.

@@ -20,6 +20,9 @@ use crate::model;
 use crate::stores;
 use crate::terminal::note;
 
+/// What an ingest locks.
+const LOCK_NAME: &str = "lock";
+
 /// Describes a stripe in its own folder.
 const STRIPE_NAME: &str = "stripe.json";
 
@@ -34,13 +37,14 @@ struct Folder {
 pub(crate) fn run(args: &RemoveArgs) -> Outcome {
     let path = find(args)?;
     let shown = path.display().to_string();
-    let folder = look(&path)?;
+    let mut folders = look(&path)?;
     // Held until the end: what opens the store meanwhile is refused.
-    let _lock = lock(&folder)?;
-    let mut folders = vec![folder];
+    let _lock = lock(&folders)?;
     for stripe in stripes(&path) {
         match look_at_stripe(&path, &stripe) {
             Ok(folder) => folders.push(folder),
+            // The other of its two names.
+            Err(_) if fs::symlink_metadata(&stripe).is_err() && is_unfinished(&path) => {}
             Err(why) => note(&format!("{}: left as it is: {why}", stripe.display())),
         }
     }
@@ -85,8 +89,8 @@ fn find(args: &RemoveArgs) -> Outcome<PathBuf> {
     Ok(path.components().collect())
 }
 
-/// The store's folder, checked to be one.
-fn look(path: &Path) -> Outcome<Folder> {
+/// The store's folder, checked to be one, and the folder in it if it is unfinished.
+fn look(path: &Path) -> Outcome<Vec<Folder>> {
     let shown = path.display().to_string();
     let metadata = fs::symlink_metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
@@ -102,26 +106,47 @@ fn look(path: &Path) -> Outcome<Folder> {
     if !metadata.is_dir() {
         return refuse("this is no store but a file".to_owned());
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = match ours(path, MANIFEST_NAME, is_store_file) {
+    if is_unfinished(path) {
+        let outer = match ours(path, LOCK_NAME, is_store_file, Some(stores::UNFINISHED)) {
+            Ok(folder) => folder,
+            Err(why) => return refuse(why),
+        };
+        let inner = path.join(stores::UNFINISHED);
+        if fs::symlink_metadata(&inner).is_err() {
+            return Ok(vec![outer]);
+        }
+        return match ours(&inner, MANIFEST_NAME, is_store_file, None) {
+            Ok(inner) => Ok(vec![outer, inner]),
+            Err(why) => refuse(why),
+        };
+    }
+    let folder = match ours(path, MANIFEST_NAME, is_store_file, None) {
         Ok(folder) => folder,
         Err(why) => return refuse(why),
     };
-    let has_manifest = folder.files.iter().any(|(file, _)| file.ends_with(MANIFEST_NAME));
-    if !has_manifest && !stores::is_partial(&name) {
+    if !folder.files.iter().any(|(file, _)| file.ends_with(MANIFEST_NAME)) {
         return refuse("this is no store: it has no manifest.json".to_owned());
     }
-    Ok(folder)
+    Ok(vec![folder])
 }
 
-/// All of a folder, if each of its files has a name that `is_ours`; `last` goes to the end.
-fn ours(path: &Path, last: &str, is_ours: fn(&str) -> bool) -> Result<Folder, String> {
+/// All of a folder, if each of its files has a name that `is_ours`; `last` goes to the end. A folder in it may only be
+/// `inner`, which is looked at apart.
+fn ours(
+    path: &Path,
+    last: &str,
+    is_ours: fn(&str) -> bool,
+    inner: Option<&str>,
+) -> Result<Folder, String> {
     let mut files = Vec::new();
     let entries = fs::read_dir(path).map_err(|error| error.to_string())?;
     for entry in entries {
         let entry = entry.map_err(|error| error.to_string())?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let metadata = entry.metadata().map_err(|error| format!("{name}: {error}"))?;
+        if metadata.is_dir() && inner == Some(&name) {
+            continue;
+        }
         if !metadata.is_file() || !is_ours(&name) {
             return Err(format!("no ingest put {name} there: move it away first"));
         }
@@ -136,7 +161,7 @@ fn is_store_file(name: &str) -> bool {
     let plain = name.strip_suffix(".new").unwrap_or(name);
     matches!(
         plain,
-        "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "pieces.bin" | "lock" | "stripe.json"
+        "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "pieces.bin" | LOCK_NAME
     ) || is_experts_file(plain)
 }
 
@@ -156,15 +181,15 @@ fn is_experts_file(name: &str) -> bool {
 }
 
 /// Takes the store for itself: whoever reads, makes or checks one locks a file of it, too.
-fn lock(folder: &Folder) -> Outcome<Vec<File>> {
+fn lock(folders: &[Folder]) -> Outcome<Vec<File>> {
     let mut held = Vec::new();
-    for (path, _) in &folder.files {
+    for (path, _) in folders.iter().flat_map(|folder| &folder.files) {
         let Ok(file) = File::open(path) else { continue };
         match file.try_lock() {
             Ok(()) => held.push(file),
             Err(TryLockError::WouldBlock) => {
                 let who = stores::users(std::slice::from_ref(path));
-                return Err(in_use(&folder.path.display().to_string(), &who));
+                return Err(in_use(&folders[0].path.display().to_string(), &who));
             }
             // No locks on this file system: who has files open is looked at in any case.
             Err(TryLockError::Error(_)) => {}
@@ -190,6 +215,10 @@ fn description(path: &Path) -> Option<Value> {
         .or_else(|| stores::json_of(&path.join(stores::JOURNAL))?.get("task").cloned())
 }
 
+fn is_unfinished(path: &Path) -> bool {
+    stores::is_partial(&path.file_name().unwrap_or_default().to_string_lossy())
+}
+
 /// Folders beside the store's own in which it says that it has files.
 fn stripes(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
@@ -198,6 +227,9 @@ fn stripes(path: &Path) -> Vec<PathBuf> {
         let of_journal = described.get("folders").and_then(Value::as_array).into_iter().flatten();
         folders.extend(of_journal.filter_map(Value::as_str).map(PathBuf::from));
     }
+    // While it is made, a stripe's folder has another name.
+    let partial = folders.iter().map(|folder| folder.with_added_extension("partial")).collect::<Vec<_>>();
+    folders.extend(partial.into_iter().filter(|folder| folder.is_dir()));
     folders.retain(|folder| folder.is_absolute() && folder != path);
     folders.sort();
     folders.dedup();
@@ -228,7 +260,9 @@ fn look_at_stripe(store: &Path, path: &Path) -> Result<Folder, String> {
     }
     let id = |value: Option<Value>| Some(value?.get("store_id")?.as_str()?.to_owned());
     match (id(description(store)), id(stores::json_of(&path.join(STRIPE_NAME)))) {
-        (Some(of_store), Some(of_stripe)) if of_store == of_stripe => ours(path, STRIPE_NAME, is_stripe_file),
+        (Some(of_store), Some(of_stripe)) if of_store == of_stripe => {
+            ours(path, STRIPE_NAME, is_stripe_file, None)
+        }
         (_, Some(_)) => Err("it belongs to another store".to_owned()),
         (_, None) => Err(format!("it has no {STRIPE_NAME} that can be read")),
     }
@@ -241,9 +275,10 @@ fn confirm(is_agreed: bool, shown: &str, folders: &[Folder], bytes: u64) -> Outc
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!("{shown}: there is nobody to ask: say --yes to remove it")));
     }
-    let stripes = match folders.len() {
-        1 => String::new(),
-        count => format!(" and {} stripes", count - 1),
+    let others = folders[1..].iter().filter(|folder| !folder.path.starts_with(&folders[0].path));
+    let stripes = match others.count() {
+        0 => String::new(),
+        count => format!(" and {count} stripes"),
     };
     let mut stderr = io::stderr();
     // Whether the question was seen shows in the answer.

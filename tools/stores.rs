@@ -18,6 +18,9 @@ const PARTIAL: &str = ".partial";
 /// The file of an unfinished store that says how far it is.
 pub(crate) const JOURNAL: &str = "journal.json";
 
+/// The folder of a store's files in that in which an ingest works.
+pub(crate) const UNFINISHED: &str = "store";
+
 /// Whether a store can be used.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum State {
@@ -195,9 +198,10 @@ fn taken_bytes(path: &Path) -> u64 {
     files(path).iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.blocks() * 512).sum()
 }
 
+/// The files of a folder, and of the one that an ingest makes in its own.
 fn files(path: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
+    let list = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    list(path).chain(list(&path.join(UNFINISHED))).filter(|path| path.is_file()).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::info::{FileFacts, file_facts};
-use crate::interrupt::Working;
+use crate::interrupt::{self, Reply};
 use crate::terminal::Bar;
 
 /// Length of a file that is made, and its records: many times what drives keep in their own memory would fill people's
@@ -46,7 +46,7 @@ pub(super) struct Target {
     pub(super) shown: String,
     /// How its first file with records lies on the drive.
     pub(super) facts: FileFacts,
-    _made: Option<(Working, TempDir)>,
+    _made: Option<TempDir>,
 }
 
 /// One run.
@@ -94,17 +94,18 @@ impl Target {
         }
         let failed = |error| Failure::because(Exit::Failed, shown.clone(), &error);
         let dir = tempfile::Builder::new().prefix("flint-rt-measure-").tempdir_in(path).map_err(failed)?;
-        let working = Working::begin(dir.path().to_owned());
         let file = dir.path().join("records");
-        make_file(&file, record_bytes).map_err(failed)?;
-        Self::file(&file, record_bytes, shown, Some((working, dir)))
+        let is_whole = make_file(&file, record_bytes).map_err(failed)?;
+        check_interrupt()?;
+        assert!(is_whole, "only an interrupt ends the writing early");
+        Self::file(&file, record_bytes, shown, Some(dir))
     }
 
     fn file(
         path: &Path,
         record_bytes: u64,
         shown: String,
-        made: Option<(Working, TempDir)>,
+        made: Option<TempDir>,
     ) -> Outcome<Self> {
         let facts = file_facts(path)?;
         let stride = align_up(record_bytes, 4096);
@@ -127,7 +128,10 @@ fn open(paths: &[PathBuf]) -> Outcome<Vec<Arc<SourceFile>>> {
 }
 
 /// A file of numbers that no drive can compress.
-fn make_file(path: &Path, record_bytes: u64) -> io::Result<()> {
+///
+/// Whether it became whole: an interrupt ends it early.
+fn make_file(path: &Path, record_bytes: u64) -> io::Result<bool> {
+    let _asked = Reply::begin();
     let parent = path.parent().unwrap_or(Path::new("/"));
     let stride = align_up(record_bytes, 4096);
     let len_bytes = MADE_BYTES.min(MADE_RECORDS * stride).min(free_bytes(parent)? / 4);
@@ -144,8 +148,17 @@ fn make_file(path: &Path, record_bytes: u64) -> io::Result<()> {
         }
         file.write_all(&block)?;
         bar.set(done << 20, len_bytes);
+        if interrupt::is_requested() {
+            return Ok(false);
+        }
     }
-    file.sync_all()
+    file.sync_all()?;
+    Ok(true)
+}
+
+/// Ends the command where Ctrl-C asked for it, so that a file which was made is removed on the way.
+fn check_interrupt() -> Outcome {
+    if interrupt::is_requested() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
 /// Measures for about `seconds`, in bursts of up to `experts_used` records and in steady runs.
@@ -155,6 +168,7 @@ pub(super) fn measure(
     experts_used: u32,
     seconds: u32,
 ) -> Outcome<Measured> {
+    let _asked = Reply::begin();
     let mut reader = Reader::new(target, wanted)?;
     let mut bursts: Vec<u32> = [1, 2, 4, 8, 16].into_iter().filter(|&count| count < experts_used).collect();
     bursts.push(experts_used);
@@ -255,6 +269,7 @@ impl<'a> Reader<'a> {
 
     /// Waits for one read at least.
     fn collect(&mut self) -> Outcome {
+        check_interrupt()?;
         self.queue.poll(true, &mut self.done).map_err(EngineError::from)?;
         for completion in self.done.drain(..) {
             completion.result.map_err(EngineError::from)?;

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use flint_rt::base::limits::HEADER_BYTES_MAX;
 use flint_rt::gguf::{Gguf, Parsed};
-use flint_rt::store::{ByteSource, Source, SourceKind};
+use flint_rt::store::{ByteSource, Source, SourceKind, StoreError};
 
 use crate::args::{ModelArgs, PlanArgs};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::{self, Reply};
 use crate::model;
 use crate::source::{self, FetchOptions, Patience, SourceName};
 use crate::terminal::{Bar, note};
@@ -41,7 +42,7 @@ pub(super) fn read(args: &PlanArgs) -> Outcome<Header> {
         let is_remote = matches!(named, Ok(SourceName::Url(_) | SourceName::Hub(_)));
         if is_remote || name.to_string_lossy().contains("://") {
             let shown = name.display().to_string();
-            return remote(&named.map_err(|error| Failure::because(Exit::Usage, shown, &error))?);
+            return remote(&named.map_err(|error| Failure::from(error).about(shown))?);
         }
     }
     let model = ModelArgs { model: wanted, store_dir: named.store_dir.clone() };
@@ -64,9 +65,10 @@ pub(super) fn read(args: &PlanArgs) -> Outcome<Header> {
 /// Fetches the headers of a model that is somewhere else.
 fn remote(name: &SourceName) -> Outcome<Header> {
     let shown = name.to_string();
-    let options = FetchOptions { patience: Patience::default(), is_stopped: || false, note };
-    let opened =
-        source::open(name, options).map_err(|error| Failure::because(Exit::Failed, shown.clone(), &error))?;
+    let _asked = Reply::begin();
+    let options =
+        FetchOptions { patience: Patience::default(), is_stopped: interrupt::is_requested, note };
+    let opened = source::open(name, &[], options).map_err(|error| Failure::from(error).about(shown.clone()))?;
     let headers = opened.files.into_iter().map(|mut file| fetch(file.as_mut(), &shown));
     let headers = headers.collect::<Outcome<Vec<_>>>()?;
     let gguf = Gguf::join(headers).map_err(|error| Failure::from(error).about(shown.clone()))?;
@@ -91,7 +93,7 @@ fn fetch(file: &mut dyn ByteSource, shown: &str) -> Outcome<Gguf> {
             bar.set(have as u64, wanted_bytes);
             let got = file
                 .read_from(have as u64, &mut bytes[have..])
-                .map_err(|error| Failure::because(Exit::Failed, shown, &error))?;
+                .map_err(|error| Failure::from(StoreError::from(error)).about(shown))?;
             if got == 0 {
                 return Err(Failure::new(Exit::Model, format!("{shown}: it ends at byte {have}")));
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flint_rt::base::units::display_bytes;
+use flint_rt::store::Sha256Digest;
 
 /// Why the network gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +170,26 @@ pub(crate) enum FetchError {
         found_bytes: u64,
         /// What it must be.
         wanted_bytes: u64,
+    },
+    /// The content is not the one that is known.
+    #[error("{host} has a file with SHA-256 {found}, wanted {wanted}: it is not the file that was asked for")]
+    Digest {
+        /// Who.
+        host: String,
+        /// What it says.
+        found: Sha256Digest,
+        /// What it must be.
+        wanted: Sha256Digest,
+    },
+    /// A digest for each file, or for none.
+    #[error("{name} has {count} files, but {found} SHA-256 were given; give one for each, in order")]
+    DigestCount {
+        /// The source.
+        name: String,
+        /// How many were given.
+        found: usize,
+        /// How many there must be.
+        count: usize,
     },
     /// The bytes are not the file's.
     #[error("{host} sends the file in the encoding {encoding:?} although asked not to; use another server")]

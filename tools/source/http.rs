@@ -14,6 +14,9 @@ use crate::source::retry::{Patience, RETRY_AFTER_MAX};
 use crate::source::stream::{Event, Stream, pause};
 use crate::source::url::Url;
 
+/// Bytes of a file's beginning that are kept; enough for the header of the full Flint, with its vocabulary.
+const HEAD_BYTES_MAX: usize = 32 << 20;
+
 /// How to fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct FetchOptions {
@@ -36,6 +39,8 @@ pub(crate) struct HttpSource {
     /// Came, and was not taken yet; the part from `taken` on is left.
     chunk: Vec<u8>,
     taken: usize,
+    /// The file's first bytes, as far as they were read: a header is read to look at it, and again to take it.
+    head: Vec<u8>,
     failed_tries: u32,
 }
 
@@ -50,8 +55,18 @@ impl HttpSource {
             match stream.next(options.is_stopped) {
                 Event::Opened(answer) => {
                     let identity = answer.identity;
-                    let (stream, chunk) = (Some(stream), Vec::new());
-                    return Ok(Self { client, url, options, identity, stream, at_bytes: 0, chunk, taken: 0, failed_tries });
+                    return Ok(Self {
+                        client,
+                        url,
+                        options,
+                        identity,
+                        stream: Some(stream),
+                        at_bytes: 0,
+                        chunk: Vec::new(),
+                        taken: 0,
+                        head: Vec::new(),
+                        failed_tries,
+                    });
                 }
                 Event::Failed(error) if error.is_transient(false) => be_patient(error, &mut failed_tries, options)?,
                 Event::Failed(error) => return Err(error),
@@ -75,6 +90,12 @@ impl HttpSource {
         if offset_bytes >= self.identity.len_bytes || target.is_empty() {
             return Ok(0);
         }
+        let kept = usize::try_from(offset_bytes).ok().and_then(|offset| self.head.get(offset..));
+        if let Some(kept) = kept.filter(|kept| !kept.is_empty()) {
+            let count = kept.len().min(target.len());
+            target[..count].copy_from_slice(&kept[..count]);
+            return Ok(count);
+        }
         if offset_bytes != self.at_bytes {
             (self.stream, self.at_bytes) = (None, offset_bytes);
             self.chunk.clear();
@@ -86,6 +107,10 @@ impl HttpSource {
         let rest = &self.chunk[self.taken..];
         let count = rest.len().min(target.len());
         target[..count].copy_from_slice(&rest[..count]);
+        if offset_bytes == self.head.len() as u64 {
+            let left = HEAD_BYTES_MAX.saturating_sub(self.head.len());
+            self.head.extend_from_slice(&rest[..count.min(left)]);
+        }
         self.taken += count;
         self.at_bytes += count as u64;
         Ok(count)

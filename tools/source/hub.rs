@@ -90,8 +90,9 @@ impl HubFile {
             revision: revision.map(str::to_owned),
         };
         let pinned = FLINT.name();
-        if named.revision.is_none() && Self { revision: None, ..pinned.clone() } == named {
-            named.revision = pinned.revision;
+        let pinned = Self { revision: named.revision.clone().or(pinned.revision), ..pinned };
+        if (&pinned.owner, &pinned.repo, &pinned.file) == (&named.owner, &named.repo, &named.file) {
+            named = pinned;
         }
         Ok(named)
     }

@@ -23,7 +23,7 @@ use flint_rt::store::{part_name, split_name};
 pub(crate) use error::FetchError;
 pub(crate) use http::{FetchOptions, HttpSource};
 pub(crate) use hub::{FLINT, Hub, HubFile};
-pub(crate) use remote::{Opened, open};
+pub(crate) use remote::{OpenError, Opened, open};
 pub(crate) use retry::Patience;
 pub(crate) use url::Url;
 

@@ -3,13 +3,11 @@
 //! - In: a [`SourceName`], the hub's variables. Out: [`Opened`]. Local files are opened by the library; of a hub, the
 //!   length and the SHA-256 that are known beforehand are compared with what the server says.
 
-use std::path::PathBuf;
-
 use flint_rt::store::{ByteSource, LocalSource, Sha256Digest, SourceError, SourceStamp, StoreError};
 
 use crate::source::error::FetchError;
 use crate::source::http::{FetchOptions, HttpSource};
-use crate::source::hub::{Hub, HubFile};
+use crate::source::hub::Hub;
 use crate::source::url::Url;
 use crate::source::SourceName;
 
@@ -17,8 +15,8 @@ use crate::source::SourceName;
 pub(crate) struct Opened {
     /// Its files, in order.
     pub(crate) files: Vec<Box<dyn ByteSource>>,
-    /// The SHA-256 of its only file, where it is known beforehand.
-    pub(crate) sha256: Option<Sha256Digest>,
+    /// The SHA-256 of each file, where all are known beforehand.
+    pub(crate) sha256: Option<Vec<Sha256Digest>>,
     /// Whether a network lies between it and us.
     pub(crate) is_remote: bool,
 }
@@ -32,28 +30,40 @@ pub(crate) enum OpenError {
     Store(#[from] StoreError),
 }
 
-/// Opens all files of `name`.
-pub(crate) fn open(name: &SourceName, options: FetchOptions) -> Result<Opened, OpenError> {
-    if let SourceName::Local(_) = name {
-        let paths = name.parts()?;
-        let open = |part: &SourceName| {
-            let SourceName::Local(path) = part else { unreachable!("invariant: parts lie where the whole lies") };
-            Ok::<_, StoreError>(Box::new(LocalSource::open(path)?) as Box<dyn ByteSource>)
-        };
-        let files = paths.iter().map(open).collect::<Result<_, _>>()?;
-        return Ok(Opened { files, sha256: None, is_remote: false });
+/// Opens all files of `name`; `wanted` are the SHA-256 that they are to have, where somebody said so.
+pub(crate) fn open(
+    name: &SourceName,
+    wanted: &[Sha256Digest],
+    options: FetchOptions,
+) -> Result<Opened, OpenError> {
+    let parts = name.parts()?;
+    if !wanted.is_empty() && wanted.len() != parts.len() {
+        let (found, count) = (wanted.len(), parts.len());
+        return Err(FetchError::DigestCount { name: name.to_string(), found, count }.into());
     }
-    let hub = Hub::from_environment(&|variable| std::env::var(variable).ok())?;
-    let mut remote = Vec::new();
-    for part in name.parts()? {
-        remote.push(Remote::open(&part, &hub, options)?);
-    }
-    let sha256 = match remote.as_slice() {
-        [only] => only.sha256,
-        _ => None,
+    let hub = match name {
+        SourceName::Local(_) => None,
+        _ => Some(Hub::from_environment(&|variable| std::env::var(variable).ok())?),
     };
-    let files = remote.into_iter().map(|file| Box::new(file) as Box<dyn ByteSource>).collect();
-    Ok(Opened { files, sha256, is_remote: true })
+    let mut files: Vec<Box<dyn ByteSource>> = Vec::new();
+    let mut sha256 = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        let wanted = wanted.get(index).copied();
+        match (part, &hub) {
+            (SourceName::Local(path), _) => {
+                files.push(Box::new(LocalSource::open(path)?));
+                sha256.extend(wanted);
+            }
+            (_, hub) => {
+                let hub = hub.as_ref().expect("invariant: parts lie where the whole lies");
+                let file = Remote::open(part, hub, wanted, options)?;
+                sha256.extend(file.sha256);
+                files.push(Box::new(file));
+            }
+        }
+    }
+    let sha256 = Some(sha256).filter(|all| all.len() == files.len());
+    Ok(Opened { files, sha256, is_remote: hub.is_some() })
 }
 
 /// A file on a server, as the library reads it.
@@ -61,40 +71,43 @@ struct Remote {
     source: HttpSource,
     shown: String,
     name: String,
-    kind: &'static str,
+    /// What it is to have, as far as anybody says.
     sha256: Option<Sha256Digest>,
+    /// What the hub says that it has.
+    told: Option<Sha256Digest>,
 }
 
 impl Remote {
-    fn open(part: &SourceName, hub: &Hub, options: FetchOptions) -> Result<Self, FetchError> {
-        let (url, kind, pin) = match part {
-            SourceName::Url(url) => (url.clone(), "http", None),
-            SourceName::Hub(file) if hub.is_offline => {
-                let _: &HubFile = file;
-                return Err(FetchError::Offline);
-            }
-            SourceName::Hub(file) => (file.url(&hub.endpoint)?, "hub", file.pin()),
-            SourceName::Local(_) => unreachable!("invariant: parts lie where the whole lies"),
+    fn open(
+        part: &SourceName,
+        hub: &Hub,
+        wanted: Option<Sha256Digest>,
+        options: FetchOptions,
+    ) -> Result<Self, FetchError> {
+        let endpoint = Url::parse(&hub.endpoint)?;
+        let (url, pin) = match part {
+            SourceName::Hub(_) if hub.is_offline => return Err(FetchError::Offline),
+            SourceName::Hub(file) => (file.url(&hub.endpoint)?, file.pin()),
+            SourceName::Url(url) => (url.clone(), None),
+            SourceName::Local(_) => unreachable!("invariant: the caller opens local files"),
         };
-        let token = match &hub.token {
-            Some(token) => Some((Url::parse(&hub.endpoint)?, token.clone())),
-            None => None,
-        };
+        // A hub names the content of its files; another server's headers of that name mean nothing.
+        let is_hub = url.is_same_origin(&endpoint);
+        let token = hub.token.clone().map(|token| (endpoint, token));
         let source = HttpSource::open(url, token, options)?;
         let (about, host) = (source.about(), source.url().host_and_port().to_owned());
-        let mut sha256 = match kind {
-            // Only a hub is asked what its file is; any server could claim anything, but so could the hub.
-            "hub" => about.sha256.as_deref().and_then(|digits| digits.parse().ok()),
-            _ => None,
-        };
-        if let Some(pin) = pin {
-            if about.len_bytes != pin.len_bytes {
-                let (found_bytes, wanted_bytes) = (about.len_bytes, pin.len_bytes);
-                return Err(FetchError::Length { host, found_bytes, wanted_bytes });
-            }
-            sha256 = Some(pin.sha256.parse().expect("invariant: the pin is a digest"));
+        let told = about.sha256.as_deref().filter(|_| is_hub).and_then(|digits| digits.parse().ok());
+        let pinned = pin.map(|pin| pin.sha256.parse().expect("invariant: the pin is a digest"));
+        if let Some(wanted_bytes) = pin.map(|pin| pin.len_bytes).filter(|&len| len != about.len_bytes) {
+            return Err(FetchError::Length { host, found_bytes: about.len_bytes, wanted_bytes });
         }
-        Ok(Self { shown: part.to_string(), name: part.file_name(), kind, sha256, source })
+        let sha256 = wanted.or(pinned).or(told);
+        if let (Some(wanted), Some(found)) = (sha256, told)
+            && wanted != found
+        {
+            return Err(FetchError::Digest { host, found, wanted });
+        }
+        Ok(Self { shown: part.to_string(), name: part.file_name(), sha256, told, source })
     }
 }
 
@@ -110,14 +123,19 @@ impl ByteSource for Remote {
     /// Every answer was compared with the first, so what that said still holds.
     fn stamp(&self) -> Result<SourceStamp, SourceError> {
         let about = self.source.about();
+        let content = self.told.map(|digest| format!("SHA-256 {digest}"));
+        let tag = || about.etag.as_ref().map(|etag| format!("tag {etag}"));
         let date = || about.modified.as_ref().map(|date| format!("changed {date}"));
-        let state = about.etag.as_ref().map(|etag| format!("tag {etag}")).or_else(date);
+        // With nothing to tell two files apart, no later run may take one for the other, unless the content is known.
+        let unknown = || match self.sha256 {
+            Some(_) => String::new(),
+            None => format!("not told, process {}", std::process::id()),
+        };
         Ok(SourceStamp {
-            kind: self.kind.to_owned(),
+            kind: "http".to_owned(),
             location: self.shown.clone(),
             len_bytes: about.len_bytes,
-            // With nothing to tell two files apart, no later run may take one for the other.
-            state: state.unwrap_or_else(|| format!("not told, in process {}", std::process::id())),
+            state: content.or_else(tag).or_else(date).unwrap_or_else(unknown),
         })
     }
 
@@ -126,13 +144,5 @@ impl ByteSource for Remote {
             FetchError::Stopped => SourceError::Stopped,
             error => SourceError::Read { location: self.shown.clone(), offset_bytes, source: Box::new(error) },
         })
-    }
-}
-
-/// The paths of a local model, for what the library reads by path.
-pub(crate) fn local_path(name: &SourceName) -> Option<PathBuf> {
-    match name {
-        SourceName::Local(path) => Some(path.clone()),
-        _ => None,
     }
 }

@@ -149,7 +149,7 @@ mod tests {
         for (location, wanted) in [
             ("https://cdn.example/x?k=1", "https://cdn.example/x?k=1"),
             ("//cdn.example/x", "https://cdn.example/x"),
-            ("/api/x", "https://hub.example/api/x"),
+            ("/a/x", "https://hub.example/a/x"),
             ("g.gguf", "https://hub.example/o/r/resolve/main/g.gguf"),
             ("?again=1", "https://hub.example/o/r/resolve/main/f.gguf?again=1"),
         ] {

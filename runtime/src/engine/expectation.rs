@@ -128,10 +128,18 @@ impl DriveCost {
         assert!(steady_rate > 0.0, "a drive of {steady_rate} B/s never answers");
         assert!(bursts.iter().all(|&(count, s)| count > 0 && s > 0.0), "a burst of nothing: {bursts:?}");
         bursts.sort_unstable_by_key(|&(count, _)| count);
-        // More records never take less: what says so is noise.
-        for index in 1..bursts.len() {
-            bursts[index].1 = bursts[index].1.max(bursts[index - 1].1);
+        // More records never take less: what says so is noise, and neighbours that say so get their mean.
+        let mut groups: Vec<(f64, usize)> = Vec::new();
+        for &(_, seconds) in &bursts {
+            let mut group = (seconds, 1);
+            while let Some((mean, count)) = groups.pop_if(|(mean, _)| *mean > group.0) {
+                let sum = mean * count as f64 + group.0 * group.1 as f64;
+                group = (sum / (count + group.1) as f64, count + group.1);
+            }
+            groups.push(group);
         }
+        let smooth = groups.into_iter().flat_map(|(mean, count)| std::iter::repeat_n(mean, count));
+        bursts.iter_mut().zip(smooth).for_each(|(burst, seconds)| burst.1 = seconds);
         Self { bursts, steady_rate, record_bytes }
     }
 
@@ -368,11 +376,11 @@ mod tests {
         };
         near(0, 0.0);
         near(1, 1e-3);
-        near(2, 2e-3);
-        near(4, 4e-3);
-        // Six took less than four did: noise, and taken for equal.
-        near(6, 4e-3);
-        near(8, 6e-3);
+        // Six took less than four did: noise, so both get the mean.
+        near(2, 1e-3 + 2.5e-3 / 3.0);
+        near(4, 3.5e-3);
+        near(6, 3.5e-3);
+        near(8, 5.5e-3);
         let late = DriveCost::measured(vec![(4, 4e-3)], 1e9, 1_000_000);
         assert_eq!(late.burst_seconds(1), 4e-3);
     }
