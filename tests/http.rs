@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use fault_server::{Asked, Fault, FaultServer};
 use flint_rt::store::Sha256Digest;
 use serde_json::Value;
-use source::{FetchError, FetchOptions, HttpSource, Patience, Url};
+use source::http::HttpSource;
+use source::{FetchError, FetchOptions, Patience, Url};
 use tempfile::TempDir;
 
 // ---- The source by itself.
@@ -70,9 +71,8 @@ fn read_from(source: &mut HttpSource, start: usize) -> Result<Vec<u8>, FetchErro
 
 /// What reading all gives when the first requests go wrong like this, and the others do not.
 fn read_with(faults: Vec<Fault>) -> (Result<Vec<u8>, FetchError>, Vec<Asked>) {
-    let server = FaultServer::start(content(), move |asked| {
-        faults.get(asked.number).cloned().unwrap_or(Fault::None)
-    });
+    let server =
+        FaultServer::start(content(), move |asked| faults.get(asked.number).cloned().unwrap_or(Fault::None));
     let read = open(&server).and_then(|mut source| read_from(&mut source, 0));
     (read, server.asked())
 }
@@ -120,7 +120,8 @@ fn a_busy_or_mute_server_is_asked_again() {
     ];
     for fault in faults {
         // At the first request, and in the middle.
-        let (read, asked) = read_with(vec![fault.clone(), Fault::Drop(1_000_000), fault.clone(), fault.clone()]);
+        let (read, asked) =
+            read_with(vec![fault.clone(), Fault::Drop(1_000_000), fault.clone(), fault.clone()]);
         assert!(read.unwrap_or_else(|error| panic!("{fault:?}: {error}")) == *content(), "{fault:?}");
         assert_eq!(asked.len(), 5, "{fault:?}");
     }
@@ -183,7 +184,8 @@ fn what_is_no_part_of_this_file_is_refused() {
         assert!(asked.len() <= 2 || is_loop, "{fault:?}: {} requests", asked.len());
     }
     // At the first request there is nothing to compare with, but lies are seen.
-    for fault in [Fault::ShiftedRange(1), Fault::OtherLength(1), Fault::NoRange, Fault::NoLength, Fault::Gzip] {
+    for fault in [Fault::ShiftedRange(1), Fault::OtherLength(1), Fault::NoRange, Fault::NoLength, Fault::Gzip]
+    {
         let (read, _) = read_with(vec![fault.clone()]);
         assert!(read.is_err(), "{fault:?}");
     }
@@ -301,11 +303,15 @@ impl Home {
         command
             .arg("ingest")
             .args((!source.is_empty()).then_some(source))
-            .args(["--retries", "3", "--retry-wait", "0.01", "--stall-timeout", "0.5"])
             .args(args)
             .env("HOME", self.0.path())
             .env("XDG_CACHE_HOME", self.0.path().join("cache"))
             .env("FLINT_RT_STORE_DIR", self.0.path().join("stores"))
+            .envs([
+                ("FLINT_RT_RETRIES", "3"),
+                ("FLINT_RT_RETRY_WAIT", "0.01"),
+                ("FLINT_RT_STALL_TIMEOUT", "0.5"),
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -395,7 +401,7 @@ fn what_fails_publishes_nothing_and_goes_on_later() {
         let (heals, broken) = (Arc::clone(&is_well), fault.clone());
         let server = FaultServer::start(model(), move |asked| match asked.number {
             _ if heals.load(Ordering::SeqCst) => Fault::None,
-            0 => Fault::Drop(6_000_000),
+            0 => Fault::Drop(9_000_000),
             _ => broken.clone(),
         });
         let ran = home.run(&server.url(PATH), &["--sha256", &sha256]);
@@ -485,7 +491,8 @@ fn nothing_named_is_the_pinned_file_and_no_other() {
     command.env("HF_ENDPOINT", hub.url(""));
     // This server has some file under that name; it is not the one.
     Ran::new(command.output().unwrap()).gives(3).says("wanted 25992966976 B");
-    let wanted = "/RecursiveSI/flint-int4-gguf/resolve/9c47151036bc2c34331142dda04488bceab2bc9f/flint-int4-q4_1.gguf";
+    let wanted =
+        "/RecursiveSI/flint-int4-gguf/resolve/9c47151036bc2c34331142dda04488bceab2bc9f/flint-int4-q4_1.gguf";
     assert_eq!(hub.asked()[0].path, wanted);
     let mut command = home.command("", &[]);
     command.env("HF_ENDPOINT", hub.url("")).env("HF_HUB_OFFLINE", "1");
@@ -505,7 +512,7 @@ fn names_that_mean_nothing_are_usage_faults_or_missing_files() {
 fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
     let sha256 = sha256_of(&model());
     let server = FaultServer::start(model(), |asked| match asked.number {
-        0 => Fault::Stall(7_000_000),
+        0 => Fault::Stall(9_000_000),
         _ => Fault::None,
     });
     let home = Home::new();

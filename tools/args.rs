@@ -416,7 +416,11 @@ fn drive_rate(text: &str) -> Result<f64, String> {
 /// A wait.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "wanted seconds, as 30".to_owned())?;
-    if (0.001..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("wanted 0.001 to 3600 seconds".to_owned()) }
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("wanted 0.001 to 3600 seconds".to_owned())
+    }
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.

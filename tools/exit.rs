@@ -14,9 +14,10 @@ use flint_rt::gpu::GpuError;
 use flint_rt::model::ModelError;
 use flint_rt::model::hparams::ConfigError;
 use flint_rt::sample::{OptionsError, SampleError};
-use flint_rt::store::StoreError;
+use flint_rt::store::{SourceError, StoreError};
 use flint_rt::text::TextError;
 
+use crate::source::{FetchError, OpenError};
 use crate::terminal::note;
 
 /// What `--help` says of them.
@@ -149,6 +150,8 @@ failure_from! {
     ConfigError => |_| Exit::Model;
     TextError => |_| Exit::Model;
     StoreError => of_store;
+    FetchError => of_fetch;
+    OpenError => of_open;
     GpuError => of_gpu;
     OptionsError => |_| Exit::Usage;
     SampleError => |_| Exit::Failed;
@@ -184,9 +187,40 @@ fn of_store(error: &StoreError) -> Exit {
         | StoreError::BeingChanged { .. }
         | StoreError::SourceOther { .. }
         | StoreError::StripesOther { .. }
-        | StoreError::SyncFailed { .. }
-        | StoreError::Source(_) => Exit::Failed,
+        | StoreError::SyncFailed { .. } => Exit::Failed,
+        StoreError::Source(error) => of_source(error),
         _ => Exit::Model,
+    }
+}
+
+fn of_source(error: &SourceError) -> Exit {
+    match error {
+        SourceError::Changed { .. } => Exit::Model,
+        SourceError::Stopped => Exit::Interrupted,
+        SourceError::Read { source, .. } => source.downcast_ref().map_or(Exit::Failed, of_fetch),
+        _ => Exit::Failed,
+    }
+}
+
+fn of_open(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Fetch(error) => of_fetch(error),
+        OpenError::Store(error) => of_store(error),
+    }
+}
+
+fn of_fetch(error: &FetchError) -> Exit {
+    match error {
+        FetchError::Name { .. } | FetchError::Environment { .. } | FetchError::DigestCount { .. } => {
+            Exit::Usage
+        }
+        FetchError::Access { .. }
+        | FetchError::Missing { .. }
+        | FetchError::Length { .. }
+        | FetchError::Digest { .. }
+        | FetchError::Changed { .. } => Exit::Model,
+        FetchError::Stopped => Exit::Interrupted,
+        _ => Exit::Failed,
     }
 }
 

@@ -14,8 +14,8 @@ use flint_rt::engine::open::read_tokenizer;
 use flint_rt::gguf::Gguf;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::store::{
-    self, ByteSource, IngestOptions, IngestPhase, IngestProgress, IngestReport, Sha256Digest, Source, SourceKind,
-    StoreError,
+    self, ByteSource, IngestOptions, IngestPhase, IngestProgress, IngestReport, Sha256Digest, Source,
+    SourceKind, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -69,8 +69,10 @@ fn ingest(args: &IngestArgs) -> Outcome {
         )));
     }
     make_folder(&target)?;
-    let ingest_options = IngestOptions { sha256: opened.sha256.unwrap_or_default(), ..IngestOptions::default() };
-    let report = with_bar(opened.files, &target, &ingest_options, args.json).map_err(|error| about(error.into()))?;
+    let ingest_options =
+        IngestOptions { sha256: opened.sha256.unwrap_or_default(), ..IngestOptions::default() };
+    let report =
+        with_bar(opened.files, &target, &ingest_options, args.json).map_err(|error| about(error.into()))?;
     tell(&report);
     done(json_of(&report), true)
 }
@@ -133,7 +135,11 @@ pub(crate) fn make(source: &Path, target: &Path) -> Outcome<IngestReport> {
 }
 
 /// Makes the store of a file that is here, with a bar.
-pub(crate) fn make_quietly(source: &Path, target: &Path, options: &IngestOptions) -> Result<IngestReport, StoreError> {
+pub(crate) fn make_quietly(
+    source: &Path,
+    target: &Path,
+    options: &IngestOptions,
+) -> Result<IngestReport, StoreError> {
     // The first Ctrl-C stops it where it can go on later, the second ends the program; it can go on then, too.
     let _working = interrupt::Reply::begin();
     with_bar(store::open_local(source)?, target, options, false)

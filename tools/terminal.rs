@@ -59,7 +59,8 @@ impl Bar {
         if bar.length() != Some(total) {
             bar.set_length(total);
             bar.set_style(style(if total == 0 { UNCOUNTED } else { self.template }));
-            // What went before was other work, and says nothing of this one's speed.
+            // What went before was other work, or was done by another run, and says nothing of this one's speed.
+            bar.set_position(done);
             bar.reset_elapsed();
             bar.reset_eta();
         }

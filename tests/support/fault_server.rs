@@ -118,7 +118,12 @@ impl FaultServer {
     }
 }
 
-fn serve(mut stream: TcpStream, content: &[u8], log: &Mutex<Vec<Asked>>, fault: &dyn Fn(&Asked) -> Fault) -> Option<()> {
+fn serve(
+    mut stream: TcpStream,
+    content: &[u8],
+    log: &Mutex<Vec<Asked>>,
+    fault: &dyn Fn(&Asked) -> Fault,
+) -> Option<()> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -126,6 +131,10 @@ fn serve(mut stream: TcpStream, content: &[u8], log: &Mutex<Vec<Asked>>, fault: 
             return None;
         }
         head.push(byte[0]);
+        // A handshake of TLS; this is no such server.
+        if head == [0x16] {
+            return stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
     }
     let head = String::from_utf8_lossy(&head).into_owned();
     let header = |name: &str| {
@@ -184,17 +193,25 @@ fn answer(stream: &mut TcpStream, content: &[u8], asked: &Asked, fault: Fault) -
         }
         Fault::HubRedirect(place, sha256) => {
             say("HTTP/1.1 302 Found");
-            say(&format!("Location: {place}\r\nX-Linked-Etag: \"{sha256}\"\r\nX-Linked-Size: {}", content.len()));
+            say(&format!(
+                "Location: {place}\r\nX-Linked-Etag: \"{sha256}\"\r\nX-Linked-Size: {}",
+                content.len()
+            ));
             say("X-Repo-Commit: 0123456789\r\nContent-Length: 0\r\nConnection: close\r\n");
             return stream.write_all(head.as_bytes()).ok();
         }
         _ => {}
     }
-    let is_other_file = asked.if_range.as_deref().is_some_and(|wanted| wanted.starts_with('"') && wanted != tag);
-    let is_whole = matches!(fault, Fault::Whole | Fault::NoLength) || asked.first_byte.is_none() || is_other_file;
+    let is_other_file =
+        asked.if_range.as_deref().is_some_and(|wanted| wanted.starts_with('"') && wanted != tag);
+    let is_whole =
+        matches!(fault, Fault::Whole | Fault::NoLength) || asked.first_byte.is_none() || is_other_file;
     if !is_whole && first >= content.len() {
         say("HTTP/1.1 416 Beyond");
-        say(&format!("Content-Range: bytes */{}\r\nContent-Length: 0\r\nConnection: close\r\n", content.len()));
+        say(&format!(
+            "Content-Range: bytes */{}\r\nContent-Length: 0\r\nConnection: close\r\n",
+            content.len()
+        ));
         return stream.write_all(head.as_bytes()).ok();
     }
     let body = if is_whole { content } else { &content[first..] };

@@ -7,7 +7,8 @@
 use std::time::{Duration, SystemTime};
 
 use ureq::http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, LAST_MODIFIED, RETRY_AFTER,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, LAST_MODIFIED,
+    RETRY_AFTER,
 };
 
 use crate::source::client::Reply;
@@ -49,7 +50,9 @@ impl Identity {
     pub(super) fn if_range(&self) -> Option<&str> {
         // A hub's own tag means nothing to whom it redirects to; a weak tag promises too little.
         match &self.etag {
-            Some(etag) if self.sha256.is_none() && self.commit.is_none() && etag.starts_with('"') => Some(etag),
+            Some(etag) if self.sha256.is_none() && self.commit.is_none() && etag.starts_with('"') => {
+                Some(etag)
+            }
             Some(_) => None,
             None => self.modified.as_deref(),
         }
@@ -65,14 +68,21 @@ pub(super) struct Answer {
 }
 
 /// Judges the answer to a request for the bytes from `offset_bytes` on.
-pub(super) fn check(reply: &Reply, offset_bytes: u64, known: Option<&Identity>, url: &str) -> Result<Answer, FetchError> {
+pub(super) fn check(
+    reply: &Reply,
+    offset_bytes: u64,
+    known: Option<&Identity>,
+    url: &str,
+) -> Result<Answer, FetchError> {
     let host = || reply.host.clone();
     match reply.status {
         200 | 206 => {}
         401 | 403 => {
             let remedy = match (reply.has_token, reply.is_redirected) {
                 (_, true) => "it is another server than the one that was named: run this again",
-                (true, _) => "the token was sent; ask for access on the page of the model, or use another token",
+                (true, _) => {
+                    "the token was sent; ask for access on the page of the model, or use another token"
+                }
                 (false, _) => "if the file is on a hub, set HF_TOKEN to a token that may read it",
             };
             let code = hub_code(&reply.headers);
@@ -86,7 +96,8 @@ pub(super) fn check(reply: &Reply, offset_bytes: u64, known: Option<&Identity>, 
         416 => return Err(unsatisfiable(reply, offset_bytes, known)),
         status @ (408 | 425 | 429 | 500 | 502..=504 | 506..=599) => {
             let now = SystemTime::now();
-            let retry_after = text(&reply.headers, RETRY_AFTER.as_str()).and_then(|text| seconds_of(text, now));
+            let retry_after =
+                text(&reply.headers, RETRY_AFTER.as_str()).and_then(|text| seconds_of(text, now));
             return Err(FetchError::Busy {
                 host: host(),
                 status,
@@ -95,7 +106,8 @@ pub(super) fn check(reply: &Reply, offset_bytes: u64, known: Option<&Identity>, 
         }
         status => return Err(FetchError::Status { host: host(), status }),
     }
-    if let Some(encoding) = text(&reply.headers, CONTENT_ENCODING.as_str()).filter(|&name| name != "identity") {
+    if let Some(encoding) = text(&reply.headers, CONTENT_ENCODING.as_str()).filter(|&name| name != "identity")
+    {
         return Err(FetchError::Encoding { host: host(), encoding: encoding.to_owned() });
     }
     let part = match reply.status {
@@ -124,7 +136,8 @@ fn part_of(reply: &Reply, offset_bytes: u64) -> Result<Part, FetchError> {
     if kind.starts_with("multipart/") {
         return Err(wrong("got several parts".to_owned()));
     }
-    let said = text(&reply.headers, CONTENT_RANGE.as_str()).ok_or_else(|| wrong("got no Content-Range".to_owned()))?;
+    let said = text(&reply.headers, CONTENT_RANGE.as_str())
+        .ok_or_else(|| wrong("got no Content-Range".to_owned()))?;
     let (first, last, total_bytes) =
         content_range(said).ok_or_else(|| wrong(format!("got Content-Range {said:?}")))?;
     let len_bytes = content_length(&reply.headers);
@@ -204,7 +217,15 @@ mod tests {
     #[test]
     fn content_ranges_are_read_strictly() {
         assert_eq!(content_range("bytes 5-9/10"), Some((5, 9, 10)), "plain");
-        for text in ["bytes 5-9/*", "bytes */10", "5-9/10", "bytes=5-9/10", "bytes +5-9/10", "bytes 5-/10", "bytes -9/10"] {
+        for text in [
+            "bytes 5-9/*",
+            "bytes */10",
+            "5-9/10",
+            "bytes=5-9/10",
+            "bytes +5-9/10",
+            "bytes 5-/10",
+            "bytes -9/10",
+        ] {
             assert_eq!(content_range(text), None, "{text}");
         }
     }

@@ -69,12 +69,10 @@ impl Client {
             config.build().new_agent()
         };
         // HTTP_PROXY in capitals is not asked: web servers set it from a request's header.
-        let proxied = [["http_proxy", "all_proxy", "ALL_PROXY"].as_slice(), &[
-            "https_proxy",
-            "HTTPS_PROXY",
-            "all_proxy",
-            "ALL_PROXY",
-        ]]
+        let proxied = [
+            ["http_proxy", "all_proxy", "ALL_PROXY"].as_slice(),
+            &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+        ]
         .map(|names| names.iter().find_map(|name| Some((*name, set(name)?))));
         let [http, https] = proxied.map(|found| {
             let Some((variable, url)) = found else { return Ok(None) };
@@ -105,7 +103,8 @@ impl Client {
         for _ in 0..=REDIRECTS_MAX {
             let token = self.token_for(&place);
             let mut request = self.agent_for(&place).get(place.uri().clone());
-            request = request.header(ACCEPT_ENCODING, "identity").header(RANGE, format!("bytes={offset_bytes}-"));
+            request =
+                request.header(ACCEPT_ENCODING, "identity").header(RANGE, format!("bytes={offset_bytes}-"));
             if let Some(validator) = if_range {
                 request = request.header(IF_RANGE, validator);
             }
@@ -178,6 +177,8 @@ pub(super) fn network_error(error: &ureq::Error, host: &str) -> FetchError {
         ureq::Error::HostNotFound => Cause::Name,
         ureq::Error::Timeout(_) => Cause::Silence,
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::TlsRequired => Cause::Tls,
+        // The standard library has no kind for it, only these words.
+        ureq::Error::Io(error) if error.to_string().starts_with("failed to lookup address") => Cause::Name,
         // What rustls finds wrong with a peer it says through the stream, as invalid data.
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Cause::Tls,
         _ => Cause::Connection,

@@ -146,7 +146,9 @@ pub(crate) enum FetchError {
         offset_bytes: u64,
     },
     /// Another part than asked for, or one that contradicts itself.
-    #[error("{host} sends a wrong part: asked for the bytes from {offset_bytes} on, {what}; use another server")]
+    #[error(
+        "{host} sends a wrong part: asked for the bytes from {offset_bytes} on, {what}; use another server"
+    )]
     WrongPart {
         /// Who.
         host: String,
@@ -162,7 +164,9 @@ pub(crate) enum FetchError {
         host: String,
     },
     /// The length is not the one that is known.
-    #[error("{host} has a file of {found_bytes} B, wanted {wanted_bytes} B: it is not the file that was asked for")]
+    #[error(
+        "{host} has a file of {found_bytes} B, wanted {wanted_bytes} B: it is not the file that was asked for"
+    )]
     Length {
         /// Who.
         host: String,

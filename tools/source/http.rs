@@ -46,7 +46,11 @@ pub(crate) struct HttpSource {
 
 impl HttpSource {
     /// Asks the server for the file. `token` is a token and the endpoint that it is for.
-    pub(crate) fn open(url: Url, token: Option<(Url, Token)>, options: FetchOptions) -> Result<Self, FetchError> {
+    pub(crate) fn open(
+        url: Url,
+        token: Option<(Url, Token)>,
+        options: FetchOptions,
+    ) -> Result<Self, FetchError> {
         let variable = |name: &str| std::env::var(name).ok();
         let client = Arc::new(Client::new(options.patience.silence, token, &variable)?);
         let mut failed_tries = 0;
@@ -68,7 +72,9 @@ impl HttpSource {
                         failed_tries,
                     });
                 }
-                Event::Failed(error) if error.is_transient(false) => be_patient(error, &mut failed_tries, options)?,
+                Event::Failed(error) if error.is_transient(false) => {
+                    be_patient(error, &mut failed_tries, options)?
+                }
                 Event::Failed(error) => return Err(error),
                 Event::Bytes(_) | Event::End => unreachable!("invariant: a transfer begins with its answer"),
             }

@@ -70,7 +70,9 @@ impl HubFile {
             return Err(refuse("is neither a file that is here nor a hub's owner/repo/file"));
         };
         if file.is_empty() {
-            return Err(refuse("is no file that is here; of a hub, name owner/repo/file, with the file's name"));
+            return Err(refuse(
+                "is no file that is here; of a hub, name owner/repo/file, with the file's name",
+            ));
         }
         let is_name = |part: &str| {
             let is_plain = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
@@ -80,7 +82,9 @@ impl HubFile {
         if !is_name(owner) || !is_name(repo) || !file.iter().all(is_file) {
             return Err(refuse("is neither a file that is here nor a hub's owner/repo/file[@revision]"));
         }
-        if revision.is_some_and(|name| name.is_empty() || name.contains(char::is_control) || name.contains("..")) {
+        if revision
+            .is_some_and(|name| name.is_empty() || name.contains(char::is_control) || name.contains(".."))
+        {
             return Err(refuse("names no revision after the @"));
         }
         let mut named = Self {
@@ -236,7 +240,8 @@ mod tests {
     use super::*;
 
     fn hub(variables: &[(&str, &str)]) -> Result<Hub, FetchError> {
-        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let find =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         Hub::from_environment(&find)
     }
 
@@ -258,7 +263,10 @@ mod tests {
         let endpoint = hub(&[("HF_ENDPOINT", "http://mirror.example:8080/hub/")]).unwrap().endpoint;
         for (name, wanted) in [
             ("o/r/f.gguf", "http://mirror.example:8080/hub/o/r/resolve/main/f.gguf"),
-            ("o/r/a b/f+1.gguf@refs/pr/3", "http://mirror.example:8080/hub/o/r/resolve/refs%2Fpr%2F3/a%20b/f%2B1.gguf"),
+            (
+                "o/r/a b/f+1.gguf@refs/pr/3",
+                "http://mirror.example:8080/hub/o/r/resolve/refs%2Fpr%2F3/a%20b/f%2B1.gguf",
+            ),
         ] {
             let named = HubFile::parse(name).unwrap();
             assert_eq!(named.url(&endpoint).unwrap().to_string(), wanted, "{name}");
@@ -268,7 +276,10 @@ mod tests {
 
     #[test]
     fn names_that_mean_nothing_are_refused() {
-        for name in ["", "f.gguf", "o/r", "o//f", "../r/f", "o/../f", "o/r/../f", "o/r/", "o/r/f@", "o r/x/f", ".o/r/f"] {
+        for name in [
+            "", "f.gguf", "o/r", "o//f", "../r/f", "o/../f", "o/r/../f", "o/r/", "o/r/f@", "o r/x/f",
+            ".o/r/f",
+        ] {
             assert!(HubFile::parse(name).is_err(), "{name}");
         }
     }
@@ -279,13 +290,16 @@ mod tests {
         let path = folder.path().join("token");
         std::fs::write(&path, "hf_file\n").unwrap();
         let (home, file) = (folder.path().to_str().unwrap(), path.to_str().unwrap());
-        let bearer = |variables: &[(&str, &str)]| {
-            hub(variables).unwrap().token.map(|token| token.authorization())
-        };
+        let bearer =
+            |variables: &[(&str, &str)]| hub(variables).unwrap().token.map(|token| token.authorization());
         assert_eq!(bearer(&[]), None, "none");
         assert_eq!(bearer(&[("HF_HOME", home)]).as_deref(), Some("Bearer hf_file"), "folder");
         assert_eq!(bearer(&[("HF_TOKEN_PATH", file)]).as_deref(), Some("Bearer hf_file"), "file");
-        assert_eq!(bearer(&[("HF_TOKEN", " hf_env "), ("HF_HOME", home)]).as_deref(), Some("Bearer hf_env"), "variable");
+        assert_eq!(
+            bearer(&[("HF_TOKEN", " hf_env "), ("HF_HOME", home)]).as_deref(),
+            Some("Bearer hf_env"),
+            "variable"
+        );
         assert_eq!(bearer(&[("HF_TOKEN", "x"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None, "not wanted");
         let shown = format!("{:?}", hub(&[("HF_TOKEN", "hf_secret")]).unwrap());
         assert!(!shown.contains("hf_secret"), "{shown}");

@@ -8,7 +8,7 @@
 mod answer;
 mod client;
 mod error;
-mod http;
+pub(crate) mod http;
 mod hub;
 mod remote;
 mod retry;
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use flint_rt::store::{part_name, split_name};
 
 pub(crate) use error::FetchError;
-pub(crate) use http::{FetchOptions, HttpSource};
-pub(crate) use hub::{FLINT, Hub, HubFile};
+pub(crate) use http::FetchOptions;
+pub(crate) use hub::{FLINT, HubFile};
 pub(crate) use remote::{OpenError, Opened, open};
 pub(crate) use retry::Patience;
 pub(crate) use url::Url;
@@ -119,7 +119,9 @@ mod tests {
     fn a_name_is_a_url_a_path_or_a_hubs_file() {
         assert!(matches!(named("https://h/x/y.gguf?k=1"), SourceName::Url(_)), "URL");
         assert!(matches!(named("o-that-is-not-here/r/y.gguf"), SourceName::Hub(_)), "hub");
-        for path in ["x.gguf", "./o/r/x.gguf", "../o/r/x.gguf", "/nowhere/r/x.gguf", "tools/r/x.gguf", "~/o/r/x"] {
+        for path in
+            ["x.gguf", "./o/r/x.gguf", "../o/r/x.gguf", "/nowhere/r/x.gguf", "tools/r/x.gguf", "~/o/r/x"]
+        {
             assert!(matches!(named(path), SourceName::Local(_)), "{path}");
         }
         assert_eq!(SourceName::parse(None).unwrap(), SourceName::Hub(FLINT.name()), "nothing");
@@ -137,7 +139,11 @@ mod tests {
         let wanted = ["1", "2", "3"].map(|number| format!("https://h/x/m-0000{number}-of-00003.gguf"));
         assert_eq!(parts, wanted, "of a URL");
         let hub = named("o-that-is-not-here/r/q4/m-00001-of-00002.gguf@v1");
-        assert_eq!(hub.parts().unwrap()[1].to_string(), "o-that-is-not-here/r/q4/m-00002-of-00002.gguf@v1", "hub");
+        assert_eq!(
+            hub.parts().unwrap()[1].to_string(),
+            "o-that-is-not-here/r/q4/m-00002-of-00002.gguf@v1",
+            "hub"
+        );
         assert!(named("https://h/m-00004-of-00003.gguf").parts().is_err(), "beyond the last");
     }
 }

@@ -5,11 +5,11 @@
 
 use flint_rt::store::{ByteSource, LocalSource, Sha256Digest, SourceError, SourceStamp, StoreError};
 
+use crate::source::SourceName;
 use crate::source::error::FetchError;
 use crate::source::http::{FetchOptions, HttpSource};
 use crate::source::hub::Hub;
 use crate::source::url::Url;
-use crate::source::SourceName;
 
 /// A model that can be read.
 pub(crate) struct Opened {
@@ -142,7 +142,9 @@ impl ByteSource for Remote {
     fn read_from(&mut self, offset_bytes: u64, target: &mut [u8]) -> Result<usize, SourceError> {
         self.source.fetch(offset_bytes, target).map_err(|error| match error {
             FetchError::Stopped => SourceError::Stopped,
-            error => SourceError::Read { location: self.shown.clone(), offset_bytes, source: Box::new(error) },
+            error => {
+                SourceError::Read { location: self.shown.clone(), offset_bytes, source: Box::new(error) }
+            }
         })
     }
 }

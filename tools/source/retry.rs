@@ -52,15 +52,19 @@ fn date_of(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     const DAYS_BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let [_, day, month, year, time, "GMT"] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+    let [_, day, month, year, time, "GMT"] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        return None;
+    };
     let month = MONTHS.iter().position(|&name| name == month)?;
     let (day, year) = (day.parse::<u64>().ok()?, year.parse::<u64>().ok()?);
     let [hour, minute, second] = time.split(':').collect::<Vec<_>>()[..] else { return None };
     if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) {
         return None;
     }
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let leap_days = (1970..year).filter(|&year| is_leap(year)).count() as u64 + u64::from(is_leap(year) && month > 1);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let leap_days =
+        (1970..year).filter(|&year| is_leap(year)).count() as u64 + u64::from(is_leap(year) && month > 1);
     let days = (year - 1970) * 365 + leap_days + DAYS_BEFORE[month] + day - 1;
     let number = |text: &str, below: u64| text.parse::<u64>().ok().filter(|&number| number < below);
     Some(days * 86_400 + number(hour, 24)? * 3600 + number(minute, 60)? * 60 + number(second, 61)?)

@@ -102,7 +102,8 @@ fn transfer(
     let mut body = reply.body.into_reader();
     while at_bytes < end_bytes {
         let left_bytes = end_bytes - at_bytes;
-        let mut chunk = vec![0; usize::try_from(left_bytes).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))];
+        let mut chunk =
+            vec![0; usize::try_from(left_bytes).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))];
         let got = match body.read(&mut chunk) {
             Ok(0) => return Err(FetchError::Truncated { host, at_bytes, left_bytes }),
             Ok(got) => got,

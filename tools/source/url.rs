@@ -164,6 +164,9 @@ mod tests {
         for other in ["http://hub.example/a", "https://hub.example:8443/a", "https://hub.example.evil/a"] {
             assert!(!hub.is_same_origin(&url(other)), "{other}");
         }
-        assert!(url("http://mirror.example/").is_overheard() && !url("http://127.0.0.1:1/").is_overheard(), "plain");
+        assert!(
+            url("http://mirror.example/").is_overheard() && !url("http://127.0.0.1:1/").is_overheard(),
+            "plain"
+        );
     }
 }
