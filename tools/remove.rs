@@ -132,12 +132,7 @@ fn look(path: &Path) -> Outcome<Vec<Folder>> {
 
 /// All of a folder, if each of its files has a name that `is_ours`; `last` goes to the end. A folder in it may only be
 /// `inner`, which is looked at apart.
-fn ours(
-    path: &Path,
-    last: &str,
-    is_ours: fn(&str) -> bool,
-    inner: Option<&str>,
-) -> Result<Folder, String> {
+fn ours(path: &Path, last: &str, is_ours: fn(&str) -> bool, inner: Option<&str>) -> Result<Folder, String> {
     let mut files = Vec::new();
     let entries = fs::read_dir(path).map_err(|error| error.to_string())?;
     for entry in entries {
@@ -159,10 +154,8 @@ fn ours(
 /// Whether an ingest gives this name to a file of a store, or of an unfinished one.
 fn is_store_file(name: &str) -> bool {
     let plain = name.strip_suffix(".new").unwrap_or(name);
-    matches!(
-        plain,
-        "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "pieces.bin" | LOCK_NAME
-    ) || is_experts_file(plain)
+    matches!(plain, "manifest.json" | "header.bin" | "dense.bin" | "journal.json" | "pieces.bin" | LOCK_NAME)
+        || is_experts_file(plain)
 }
 
 fn is_stripe_file(name: &str) -> bool {
@@ -315,17 +308,17 @@ mod tests {
         let store = tempfile::tempdir().unwrap();
         let files = json!([
             { "folder": null, "name": "experts-0.bin" },
-            { "folder": "/mnt/b/x.stripe", "name": "experts-1.bin" },
+            { "folder": "/var/b/x.stripe", "name": "experts-1.bin" },
             { "folder": "../y", "name": "experts-2.bin" },
         ]);
         fs::write(
             store.path().join(stores::JOURNAL),
-            json!({ "task": { "folders": [null, "/mnt/c"] } }).to_string(),
+            json!({ "task": { "folders": [null, "/var/c"] } }).to_string(),
         )
         .unwrap();
-        assert_eq!(stripes(store.path()), [PathBuf::from("/mnt/c")]);
+        assert_eq!(stripes(store.path()), [PathBuf::from("/var/c")]);
         let manifest = json!({ "experts": { "files": files } });
         fs::write(store.path().join(MANIFEST_NAME), manifest.to_string()).unwrap();
-        assert_eq!(stripes(store.path()), [PathBuf::from("/mnt/b/x.stripe")]);
+        assert_eq!(stripes(store.path()), [PathBuf::from("/var/b/x.stripe")]);
     }
 }

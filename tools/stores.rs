@@ -151,7 +151,7 @@ pub(crate) fn is_partial(name: &str) -> bool {
 fn unfinished(path: &Path) -> State {
     let journal = json_of(&path.join(JOURNAL));
     let number = |value: &Value| value.as_u64();
-    let stamps = journal.as_ref().and_then(|journal| journal.pointer("/task/stamps")?.as_array());
+    let stamps = journal.as_ref().and_then(|journal| journal.get("task")?.get("stamps")?.as_array());
     State::Unfinished {
         done_bytes: journal.as_ref().and_then(|journal| number(journal.get("offset_bytes")?)),
         total_bytes: stamps.and_then(|stamps| {

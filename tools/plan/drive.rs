@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,6 +47,8 @@ pub(super) struct Target {
     pub(super) shown: String,
     /// How its first file with records lies on the drive.
     pub(super) facts: FileFacts,
+    /// Whether that file takes less room than it is long.
+    has_holes: bool,
     _made: Option<TempDir>,
 }
 
@@ -80,8 +83,9 @@ impl Target {
             .map(|key| source.expert_pieces(key).iter().map(|piece| piece.span).collect())
             .collect();
         let file = records.first().and_then(|record| record.first()).map_or(0, |span| span.file.0);
-        let facts = file_facts(&source.files()[usize::from(file)])?;
-        Ok(Self { files: open(source.files())?, records, shown, facts, _made: None })
+        let path = &source.files()[usize::from(file)];
+        let (facts, has_holes) = (file_facts(path)?, has_holes(path));
+        Ok(Self { files: open(source.files())?, records, shown, facts, has_holes, _made: None })
     }
 
     /// Records of `record_bytes` in the file at `path`, or in one that is made in the folder `path`.
@@ -101,12 +105,7 @@ impl Target {
         Self::file(&file, record_bytes, shown, Some(dir))
     }
 
-    fn file(
-        path: &Path,
-        record_bytes: u64,
-        shown: String,
-        made: Option<TempDir>,
-    ) -> Outcome<Self> {
+    fn file(path: &Path, record_bytes: u64, shown: String, made: Option<TempDir>) -> Outcome<Self> {
         let facts = file_facts(path)?;
         let stride = align_up(record_bytes, 4096);
         let count = facts.len_bytes / stride;
@@ -118,8 +117,13 @@ impl Target {
         }
         let span = |index| Span { file: FileIndex(0), offset_bytes: index * stride, len_bytes: record_bytes };
         let records = (0..count).map(|index| vec![span(index)]).collect();
-        Ok(Self { files: open(&[path.to_owned()])?, records, shown, facts, _made: made })
+        let has_holes = has_holes(path);
+        Ok(Self { files: open(&[path.to_owned()])?, records, shown, facts, has_holes, _made: made })
     }
+}
+
+fn has_holes(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.blocks() * 512 < file.len() / 2)
 }
 
 fn open(paths: &[PathBuf]) -> Outcome<Vec<Arc<SourceFile>>> {
@@ -194,6 +198,9 @@ pub(super) fn measure(
             "only {} were there to read: a drive's own memory holds that, so these rates may be too high",
             display_bytes(spread)
         ));
+    }
+    if target.has_holes {
+        doubts.push("the file has holes, which no drive is asked for: these rates are memory's".to_owned());
     }
     if let Some(why) = &target.facts.why_buffered {
         doubts.push(format!(

@@ -66,9 +66,9 @@ pub(super) fn read(args: &PlanArgs) -> Outcome<Header> {
 fn remote(name: &SourceName) -> Outcome<Header> {
     let shown = name.to_string();
     let _asked = Reply::begin();
-    let options =
-        FetchOptions { patience: Patience::default(), is_stopped: interrupt::is_requested, note };
-    let opened = source::open(name, &[], options).map_err(|error| Failure::from(error).about(shown.clone()))?;
+    let options = FetchOptions { patience: Patience::default(), is_stopped: interrupt::is_requested, note };
+    let opened =
+        source::open(name, &[], options).map_err(|error| Failure::from(error).about(shown.clone()))?;
     let headers = opened.files.into_iter().map(|mut file| fetch(file.as_mut(), &shown));
     let headers = headers.collect::<Outcome<Vec<_>>>()?;
     let gguf = Gguf::join(headers).map_err(|error| Failure::from(error).about(shown.clone()))?;

@@ -36,7 +36,7 @@ struct Host {
 /// What is known of the drive.
 enum Drive {
     Assumed(f64),
-    Measured(Target, Measured),
+    Measured(Box<(Target, Measured)>),
 }
 
 /// The speeds of one use.
@@ -120,7 +120,7 @@ fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<D
         ));
     };
     let measured = drive::measure(&target, args.engine.read_path, config.experts_used, args.seconds)?;
-    Ok(Drive::Measured(target, measured))
+    Ok(Drive::Measured(Box::new((target, measured))))
 }
 
 impl Host {
@@ -154,7 +154,7 @@ impl Report {
         let token = TokenCost::new(&config, plan.resident_bytes, plan.context_len / 2);
         let drive_cost = match &drive {
             Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
-            Drive::Measured(_, measured) => measured.cost(config.record_bytes()),
+            Drive::Measured(found) => found.1.cost(config.record_bytes()),
         };
         let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
         let pool =

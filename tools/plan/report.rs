@@ -74,7 +74,7 @@ impl Report {
             let _ = writeln!(text, "  {basis}");
         }
         let _ = writeln!(text, "to run this plan\n  flint-rt chat {}", shell(&self.flags()));
-        if self.plan.pool_slots < self.plan.expert_total {
+        if self.plan.pool_slots < self.plan.expert_total && !self.is_bound_by_bindings() {
             let _ = writeln!(
                 text,
                 "  with {} of device memory every expert stays there, and the resident speed lasts (--gpu-memory says how \
@@ -118,7 +118,7 @@ impl Report {
                     "taken for {rate}, not measured; --measure measures it in 10 s, --drive-rate says another"
                 )];
             }
-            Drive::Measured(target, measured) => (target, measured),
+            Drive::Measured(found) => (&found.0, &found.1),
         };
         let mut lines = vec![
             format!("{}: {}", target.shown, target.facts.line()),
@@ -183,9 +183,9 @@ impl Report {
                     display_rate(1, 1.0 / rate)
                 )
             }
-            Drive::Measured(_, measured) => format!(
+            Drive::Measured(found) => format!(
                 "drive: measured, {} with many records under way",
-                display_rate(1, 1.0 / measured.steady_rate())
+                display_rate(1, 1.0 / found.1.steady_rate())
             ),
         };
         vec![
@@ -260,18 +260,21 @@ impl Report {
     fn drive_json(&self) -> Value {
         match &self.drive {
             Drive::Assumed(rate) => json!({ "measured": false, "bytes_a_second": rate }),
-            Drive::Measured(target, measured) => json!({
-                "measured": true,
-                "bytes_a_second": measured.steady_rate(),
-                "path": target.shown,
-                "file": file_json(&target.facts),
-                "queue": measured.queue,
-                "seconds": measured.seconds,
-                "read_bytes": measured.read_bytes,
-                "bursts": measured.runs_json(&measured.bursts),
-                "steady": measured.runs_json(&measured.steady),
-                "doubts": measured.doubts,
-            }),
+            Drive::Measured(found) => {
+                let (target, measured) = &**found;
+                json!({
+                    "measured": true,
+                    "bytes_a_second": measured.steady_rate(),
+                    "path": target.shown,
+                    "file": file_json(&target.facts),
+                    "queue": measured.queue,
+                    "seconds": measured.seconds,
+                    "read_bytes": measured.read_bytes,
+                    "bursts": measured.runs_json(&measured.bursts),
+                    "steady": measured.runs_json(&measured.steady),
+                    "doubts": measured.doubts,
+                })
+            }
         }
     }
 }

@@ -76,8 +76,8 @@ mod tests {
     const TABLE: &[u8] = b"\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:26 / /tmp rw - tmpfs tmpfs rw
-31 22 0:31 /home /home rw shared:4 master:2 - btrfs /dev/nvme0n1p2 rw,subvol=/home
-32 31 0:40 / /home/a\\040b rw - fuse.sshfs host:/x\\134y rw
+31 22 0:31 /var /var rw shared:4 master:2 - btrfs /dev/nvme0n1p2 rw,subvol=/var
+32 31 0:40 / /var/a\\040b rw - fuse.sshfs host:/x\\134y rw
 33 30 0:41 / /tmp rw - overlay overlay rw
 broken line
 ";
@@ -85,13 +85,13 @@ broken line
     #[test]
     fn the_deepest_and_last_mount_holds_a_path() {
         let of = |path: &str| find(TABLE, Path::new(path)).unwrap();
-        assert_eq!(of("/var/lib").kind, "ext4");
+        assert_eq!(of("/usr/lib").kind, "ext4");
         assert_eq!(of("/tmp/x").kind, "overlay");
         assert_eq!(of("/tmpx").kind, "ext4");
-        assert_eq!(of("/home/u").source, "/dev/nvme0n1p2");
-        let odd = of("/home/a b/model");
+        assert_eq!(of("/var/u").source, "/dev/nvme0n1p2");
+        let odd = of("/var/a b/model");
         assert_eq!((odd.kind.as_str(), odd.source.as_str()), ("fuse.sshfs", "host:/x\\y"));
-        assert_eq!(odd.point, Path::new("/home/a b"));
+        assert_eq!(odd.point, Path::new("/var/a b"));
     }
 
     #[test]
