@@ -151,7 +151,8 @@ fn what_is_no_part_of_this_file_is_refused() {
     let shorter = Arc::new(content()[..2_000_000].to_vec());
     let cut = Arc::new(content()[..500_000].to_vec());
     // (what the second request meets, what it is called)
-    let faults: Vec<(Fault, fn(&FetchError) -> bool)> = vec![
+    type IsRight = fn(&FetchError) -> bool;
+    let faults: Vec<(Fault, IsRight)> = vec![
         (Fault::Whole, |error| matches!(error, FetchError::RangeIgnored { offset_bytes: 1_000_000, .. })),
         (Fault::NoLength, |error| matches!(error, FetchError::LengthUnknown { .. })),
         (Fault::Other(other), |error| matches!(error, FetchError::Changed { .. })),
@@ -524,11 +525,11 @@ fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
     let id = i32::try_from(child.id()).unwrap();
     // SAFETY: sends a signal to a child of ours that was not waited for yet, so the number is still its own.
     assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
-    Ran::new(child.wait_with_output().unwrap()).gives(130);
+    Ran::new(child.wait_with_output().unwrap()).gives(130).says("goes on where it was");
     assert!(start.elapsed() < Duration::from_secs(3));
     assert!(!home.store().exists());
-    home.run(&server.url(PATH), &["--sha256", &sha256]).gives(0);
+    let ran = home.run(&server.url(PATH), &["--sha256", &sha256, "--json"]).gives(0);
     assert!(home.files() == wanted());
-    let last = server.asked().last().cloned().unwrap();
-    assert!(last.first_byte.is_some_and(|first| first > 0), "{last:?}");
+    let last: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+    assert!(last["resumed_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{last}");
 }

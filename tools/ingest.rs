@@ -71,10 +71,20 @@ fn ingest(args: &IngestArgs) -> Outcome {
     make_folder(&target)?;
     let ingest_options =
         IngestOptions { sha256: opened.sha256.unwrap_or_default(), ..IngestOptions::default() };
-    let report =
-        with_bar(opened.files, &target, &ingest_options, args.json).map_err(|error| about(error.into()))?;
+    let report = with_bar(opened.files, &target, &ingest_options, args.json)
+        .map_err(|error| about(go_on_later(error.into())))?;
     tell(&report);
     done(json_of(&report), true)
+}
+
+/// Says what an interrupted ingest is good for.
+fn go_on_later(failure: Failure) -> Failure {
+    match failure {
+        Failure::Told { exit: Exit::Interrupted, text } => {
+            Failure::new(Exit::Interrupted, format!("{text}; the same command goes on where it was"))
+        }
+        other => other,
+    }
 }
 
 /// How a network is to be used, by the flags.
