@@ -29,6 +29,12 @@ pub(crate) enum Command {
     Ingest(IngestArgs),
     /// Show a model: its numbers, the memory plan, the paths chosen, the devices.
     Info(InfoArgs),
+    /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
+    Plan(PlanArgs),
+    /// List the stores.
+    List(ListArgs),
+    /// Remove a store.
+    Remove(RemoveArgs),
     /// List the Vulkan devices.
     Devices(DevicesArgs),
     /// Show the token ids of a text.
@@ -295,6 +301,54 @@ pub(crate) struct InfoArgs {
 }
 
 #[derive(Debug, ArgsOf)]
+pub(crate) struct PlanArgs {
+    /// The model, as for --model.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(crate) positional: Option<PathBuf>,
+    /// Measure the drive by reads as decode makes them: of the model's files, of the file PATH, or of a file that is made
+    /// in the folder PATH and removed.
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    pub(crate) measure: Option<Option<PathBuf>>,
+    /// Seconds that the measurement takes.
+    #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+    /// Take this for the drive's rate, in GB/s, where it is not measured.
+    #[arg(long, default_value_t = 3.0, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
+    pub(crate) drive_rate: f64,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct ListArgs {
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct RemoveArgs {
+    /// Name of a store, or of an unfinished one, as `flint-rt list` shows it; or the path of its folder.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: PathBuf,
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Print what was removed as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ArgsOf)]
 pub(crate) struct DevicesArgs {
     /// Print them as JSON.
     #[arg(long)]
@@ -353,6 +407,12 @@ pub(crate) struct EvalArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// A drive's rate in GB/s.
+fn drive_rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "wanted GB/s, as 3.5".to_owned())?;
+    if (0.001..=1000.0).contains(&rate) { Ok(rate) } else { Err("wanted 0.001 to 1000 GB/s".to_owned()) }
 }
 
 /// A wait.

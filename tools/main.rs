@@ -19,11 +19,15 @@ mod info;
 mod ingest;
 mod input;
 mod interrupt;
+mod list;
 mod model;
 mod open;
+mod plan;
+mod remove;
 mod reply;
 mod source;
 mod stats;
+mod stores;
 mod synth;
 mod terminal;
 mod tokenize;
@@ -42,6 +46,9 @@ fn main() -> ExitCode {
         Command::Chat(args) => chat::run(&args),
         Command::Ingest(args) => ingest::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::Remove(args) => remove::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),

@@ -27,6 +27,11 @@ impl Found {
         Self { path, _temporary: None }
     }
 
+    /// What stands for a model that need not be on a drive.
+    pub(crate) fn named(path: PathBuf) -> Self {
+        Self::at(path)
+    }
+
     /// Its name in reports.
     pub(crate) fn shown(&self) -> String {
         self.path.display().to_string()

@@ -2,6 +2,7 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, EngineOptions, LoadPhase};
+use flint_rt::gpu::Gpu;
 
 use crate::args::EngineArgs;
 use crate::exit::{Exit, Failure, Outcome};
@@ -59,7 +60,12 @@ fn device_line(engine: &Engine) -> String {
 
 /// What the validation layer said, if anything: a fault of this program.
 pub(crate) fn check_validation(engine: &Engine) -> Outcome {
-    let messages = engine.gpu().validation_messages();
+    check_validation_of(engine.gpu())
+}
+
+/// The same of a device on which no engine runs.
+pub(crate) fn check_validation_of(gpu: &Gpu) -> Outcome {
+    let messages = gpu.validation_messages();
     if messages.is_empty() {
         return Ok(());
     }

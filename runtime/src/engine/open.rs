@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use crate::base::ids::{FileIndex, Span, TokenId};
-use crate::base::limits::{PREFILL_CHUNK_MAX, READS_IN_FLIGHT_MAX};
+use crate::base::limits::READS_IN_FLIGHT_MAX;
 use crate::disk::SourceFile;
-use crate::engine::budget::BudgetInput;
-use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
+use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{StreamStats, Streamer, Transport, TransportOptions, TransportReport};
 use crate::gguf::Gguf;
-use crate::gpu::{Gpu, GpuOptions};
+use crate::gpu::Gpu;
 use crate::kernels::{KernelShape, Pipelines, Tuning};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
@@ -18,12 +17,15 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind, is_expert_tensor};
+use crate::store::{Source, SourceKind};
 use crate::text::chat::StopTokens;
 use crate::text::{Tokenizer, Vocabulary};
 
 /// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
 const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
+
+/// The tensor that stays on disk: a step reads one row of it a token.
+pub(super) const TOKEN_TABLE: &str = "token_embd.weight";
 
 /// What opening a model is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,14 +97,9 @@ impl Engine {
         let config = FlintConfig::from_gguf(source.gguf())?;
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
-        let gpu = Gpu::open(&GpuOptions {
-            device: options.device.clone(),
-            validation: options.validation,
-            cache_dir: options.cache_dir.clone(),
-            storage_range_max: options.storage_range_max,
-        })?;
+        let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let plan = plan_memory(options, &source, &config, &gpu, tuning)?;
+        let plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
 
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
         let shape = KernelShape {
@@ -113,24 +110,9 @@ impl Engine {
         };
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
-        let files = source
-            .files()
-            .iter()
-            .map(|path| Ok(Arc::new(SourceFile::open(path)?)))
-            .collect::<Result<Vec<_>, EngineError>>()?;
-        let transport_options = TransportOptions {
-            read_path: options.read_path,
-            host_path: options.host_path,
-            span_bytes_max: span_bytes_max(&config),
-            buffer_count: READS_IN_FLIGHT_MAX as usize,
-            depth: READS_IN_FLIGHT_MAX,
-        };
-        let mut transport = open_transport(options, &gpu, &files, &transport_options)?;
-        let paths = PathsChosen {
-            source: source.kind(),
-            transport: transport.report().clone(),
-            files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
-        };
+        let files = open_files(&source)?;
+        let mut transport = open_transport(options, &config, &gpu, &files)?;
+        let paths = paths_chosen(source.kind(), &transport, &files);
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
@@ -219,79 +201,51 @@ impl Engine {
     }
 }
 
-/// The transport over the real disk, or over the simulated one that a test asks for.
-fn open_transport(
-    options: &EngineOptions,
-    gpu: &Gpu,
-    files: &[Arc<SourceFile>],
-    transport: &TransportOptions,
-) -> Result<Transport, EngineError> {
-    #[cfg(feature = "simulation")]
-    if let Some((seed, faults)) = &options.simulation {
-        return Ok(Transport::open_simulated(gpu, files, transport, *seed, faults)?);
-    }
-    // Only the simulation is an option of its own.
-    let _ = options;
-    Ok(Transport::open(gpu, files, transport)?)
+fn token_table(source: &Source) -> Span {
+    source.tensor_span(TOKEN_TABLE).expect("invariant: the config was checked")
 }
 
-fn token_table(source: &Source) -> Span {
-    source.tensor_span("token_embd.weight").expect("invariant: the config was checked")
+/// The files of a source, each with what was found out about it.
+pub(super) fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, EngineError> {
+    source.files().iter().map(|path| Ok(Arc::new(SourceFile::open(path)?))).collect()
+}
+
+/// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
+pub(super) fn open_transport(
+    options: &EngineOptions,
+    config: &FlintConfig,
+    gpu: &Gpu,
+    files: &[Arc<SourceFile>],
+) -> Result<Transport, EngineError> {
+    let transport_options = TransportOptions {
+        read_path: options.read_path,
+        host_path: options.host_path,
+        span_bytes_max: span_bytes_max(config),
+        buffer_count: READS_IN_FLIGHT_MAX as usize,
+        depth: READS_IN_FLIGHT_MAX,
+    };
+    #[cfg(feature = "simulation")]
+    if let Some((seed, faults)) = &options.simulation {
+        return Ok(Transport::open_simulated(gpu, files, &transport_options, *seed, faults)?);
+    }
+    Ok(Transport::open(gpu, files, &transport_options)?)
+}
+
+/// What was chosen on the way.
+pub(super) fn paths_chosen(
+    source: SourceKind,
+    transport: &Transport,
+    files: &[Arc<SourceFile>],
+) -> PathsChosen {
+    PathsChosen {
+        source,
+        transport: transport.report().clone(),
+        files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+    }
 }
 
 /// The longest span of one read: a whole record, and a good size for dense weights.
-fn span_bytes_max(config: &FlintConfig) -> u32 {
+pub(super) fn span_bytes_max(config: &FlintConfig) -> u32 {
     u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN))
         .expect("invariant: a record is below 4 GiB")
-}
-
-/// Free bytes of the device's largest heap of its own.
-fn device_bytes_free(gpu: &Gpu) -> u64 {
-    let heaps = gpu.memory_budget();
-    heaps.iter().filter(|heap| heap.is_device_local).map(|heap| heap.free_bytes()).max().unwrap_or(0)
-}
-
-fn plan_memory(
-    options: &EngineOptions,
-    source: &Source,
-    config: &FlintConfig,
-    gpu: &Gpu,
-    tuning: Tuning,
-) -> Result<MemoryPlan, EngineError> {
-    let in_range = |what, got: Option<u32>, default: u32, max: u32| -> Result<u32, EngineError> {
-        let value = got.unwrap_or(default.min(max));
-        if value == 0 || value > max {
-            let wanted = format!("from 1 to {max}");
-            return Err(EngineError::OutOfRange { what, got: value.into(), wanted });
-        }
-        Ok(value)
-    };
-    let context_len = in_range("context size", options.context_len, CONTEXT_LEN_DEFAULT, config.context_len)?;
-    let prefill_chunk =
-        in_range("prefill chunk", options.prefill_chunk, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX)?
-            .min(context_len);
-    let table_bytes = token_table(source).len_bytes;
-    let dense_bytes: u64 = source
-        .gguf()
-        .tensors
-        .iter()
-        .filter(|tensor| !is_expert_tensor(&tensor.name))
-        .map(|tensor| tensor.len_bytes)
-        .sum();
-    MemoryPlan::new(
-        config,
-        &BudgetInput {
-            free_bytes: device_bytes_free(gpu),
-            allowed_bytes: options.gpu_memory_bytes,
-            pool_slots: options.pool_slots,
-            context_len,
-            prefill_chunk,
-            decode_splits: tuning.decode_splits,
-            tile_max: tuning.tokens_many,
-            resident_bytes: dense_bytes - table_bytes,
-            range_bytes: gpu.info().limits.largest_binding(),
-            staging_bytes: u64::from(span_bytes_max(config)) * u64::from(READS_IN_FLIGHT_MAX),
-            token_table_bytes: table_bytes,
-        },
-    )
 }
