@@ -25,6 +25,7 @@ mod reply;
 mod stats;
 mod terminal;
 mod tokenize;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Ingest(args) => ingest::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),

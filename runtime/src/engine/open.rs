@@ -8,7 +8,7 @@ use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
-use crate::expert::{StreamStats, Streamer, Transport, TransportOptions, TransportReport};
+use crate::expert::{CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport};
 use crate::gguf::Gguf;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
@@ -18,7 +18,7 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind};
+use crate::store::{Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{Tokenizer, Vocabulary};
 
@@ -27,6 +27,9 @@ const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Buffers of the staging ring: 32 records of Flint are 63 MB, six of them saturate most drives, the rest are being copied.
 const STAGING_BUFFERS: usize = 32;
+
+/// The tensor that holds a row for each token.
+const TOKEN_TABLE: &str = "token_embd.weight";
 
 /// What opening a model is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether what is read is compared with checksums.
+    pub is_checked: bool,
 }
 
 /// A model that is open.
@@ -107,6 +112,13 @@ impl Engine {
         let tuning = Tuning::for_device(gpu.info().kind);
         let plan = plan_memory(options, &source, &config, &gpu, tuning)?;
 
+        let is_checked = !options.skip_checks && source.kind() == SourceKind::Store;
+        // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
+        let table_check = is_checked.then(|| {
+            let source = source.clone();
+            std::thread::spawn(move || check_table(&source))
+        });
+
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
         let shape = KernelShape {
             head_dim: config.head_dim,
@@ -129,16 +141,23 @@ impl Engine {
             depth: crate::base::limits::READS_IN_FLIGHT_MAX,
         };
         let mut transport = Transport::open(&gpu, &files, &transport_options)?;
+        if is_checked {
+            transport.check_against(source.clone());
+        }
         let paths = PathsChosen {
             source: source.kind(),
             transport: transport.report().clone(),
             files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+            is_checked,
         };
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
             })?;
 
+        if let Some(check) = table_check {
+            check.join().expect("invariant: the check returns its errors")?;
+        }
         let table = token_table(&source)?;
         let FileIndex(file) = table.file;
         let embedding =
@@ -211,6 +230,11 @@ impl Engine {
         self.model.streamer.transport_ref().counters()
     }
 
+    /// What was compared with checksums since the engine was opened.
+    pub fn check_stats(&self) -> CheckStats {
+        self.model.streamer.transport_ref().check_stats()
+    }
+
     /// Copies the logits of the last step that wanted them.
     pub fn read_logits(&self, logits: &mut Vec<f32>) {
         self.model.read_logits(logits);
@@ -222,8 +246,22 @@ impl Engine {
     }
 }
 
+/// Compares the token table with its checksum.
+fn check_table(source: &Source) -> Result<(), EngineError> {
+    if is_tensor_whole(source, TOKEN_TABLE)? {
+        return Ok(());
+    }
+    let span = token_table(source)?;
+    Err(EngineError::Expert(ExpertError::Damaged {
+        what: format!("tensor {TOKEN_TABLE}"),
+        path: source.files()[usize::from(span.file.0)].clone(),
+        offset_bytes: span.offset_bytes,
+        len_bytes: span.len_bytes,
+    }))
+}
+
 fn token_table(source: &Source) -> Result<Span, EngineError> {
-    Ok(source.tensor_span("token_embd.weight").expect("invariant: the config was checked"))
+    Ok(source.tensor_span(TOKEN_TABLE).expect("invariant: the config was checked"))
 }
 
 /// The longest span of one read: a whole record, and a good size for dense weights.
