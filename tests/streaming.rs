@@ -66,7 +66,8 @@ fn every_way_gives_the_same_bits() {
     let Some(wanted) = trail_of(|_| {}) else { return skip_without_device() };
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("flint-nano");
-    flint_rt::store::ingest(&nano_path(), &store, &mut |_| {}).expect("a store");
+    flint_rt::store::ingest(&nano_path(), &store, &mut |_| std::ops::ControlFlow::Continue(()))
+        .expect("a store");
 
     let from_store = store.clone();
     let ways: Vec<Way> = vec![

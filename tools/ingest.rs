@@ -3,6 +3,7 @@
 //! What this runtime could not run is refused before anything is written.
 
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use flint_rt::base::units::{display_bytes, display_rate};
@@ -116,6 +117,7 @@ pub(crate) fn make_quietly(source: &Path, target: &Path) -> Result<IngestReport,
             IngestPhase::Sync => "syncing",
         });
         bar.set(progress.done_bytes, progress.total_bytes);
+        ControlFlow::Continue(())
     })
 }
 

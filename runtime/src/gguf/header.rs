@@ -90,6 +90,30 @@ impl Gguf {
         }
     }
 
+    /// The files of a split GGUF as one: as if each stood behind the one before it.
+    ///
+    /// Offsets count through all files, `file_len_bytes` is their sum, and the header holds all headers. Metadata,
+    /// `version`, `alignment` and `data_start` are the first file's.
+    ///
+    /// # Errors
+    /// [`GgufError::DuplicateTensor`] when two files have a tensor of the same name.
+    ///
+    /// # Panics
+    /// When `parts` is empty, or the lengths do not fit a `u64` together.
+    pub fn join(parts: Vec<Self>) -> Result<Self, GgufError> {
+        let mut parts = parts.into_iter();
+        let mut joined = parts.next().expect("invariant: a model has at least one file");
+        let mut tables = vec![(0, std::mem::take(&mut joined.tensors))];
+        for part in parts {
+            tables.push((joined.file_len_bytes, part.tensors));
+            joined.header.extend(part.header);
+            let sum = joined.file_len_bytes.checked_add(part.file_len_bytes);
+            joined.file_len_bytes = sum.expect("invariant: files on a drive are below 8 EiB together");
+        }
+        joined.tensors = TensorTable::join(tables)?;
+        Ok(joined)
+    }
+
     /// The header verbatim: bytes 0 to `data_start` of the file.
     pub fn header_bytes(&self) -> &[u8] {
         &self.header

@@ -68,6 +68,22 @@ impl TensorTable {
         for _ in 0..count {
             tensors.push(read_entry(source)?);
         }
+        Self::of(tensors)
+    }
+
+    /// The tables of several files as one, each with its offsets moved by the number beside it.
+    pub(super) fn join(tables: Vec<(u64, Self)>) -> Result<Self, GgufError> {
+        let tensors = tables.into_iter().flat_map(|(start_bytes, table)| {
+            table.tensors.into_iter().map(move |mut tensor| {
+                tensor.offset_bytes += start_bytes;
+                tensor
+            })
+        });
+        Self::of(tensors.collect())
+    }
+
+    /// The table of `tensors`, whose names must differ.
+    fn of(tensors: Vec<Tensor>) -> Result<Self, GgufError> {
         let mut by_name: Vec<u32> =
             (0..u32::try_from(tensors.len()).expect("invariant: the tensor count has a limit")).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::base::units::display_bytes;
 use crate::gguf::GgufError;
+use crate::store::bytes::SourceError;
 use crate::store::digest::Sha256Digest;
 
 /// Why a source does not open, or a store could not be made.
@@ -186,6 +187,86 @@ pub enum StoreError {
         /// What the manifest says.
         wanted: Sha256Digest,
     },
+
+    /// A part of a split GGUF is missing.
+    #[error("{path} is missing: the model is split into {count} parts, which must lie side by side", path = path.display())]
+    PartMissing {
+        /// The missing part.
+        path: PathBuf,
+        /// How many there are.
+        count: u32,
+    },
+    /// The numbers in a part's name make no sense.
+    #[error("{path} is no part of a split GGUF: parts count from 00001 to at most {limit:05}", path = path.display())]
+    PartNumber {
+        /// The file.
+        path: PathBuf,
+        /// Most parts that are read.
+        limit: u32,
+    },
+    /// A part whose name does not say so, so that the others cannot be found.
+    #[error(
+        "{name} is one of {count} parts of a split GGUF; name it ...-00001-of-{count:05}.gguf, as it came"
+    )]
+    PartName {
+        /// The file.
+        name: String,
+        /// How many parts there are.
+        count: u64,
+    },
+    /// A part is of another split.
+    #[error("{name}: {key} is {found}, wanted {wanted}; the parts are not of one model: fetch them again")]
+    PartMismatch {
+        /// The part.
+        name: String,
+        /// Which key.
+        key: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it must be.
+        wanted: u64,
+    },
+    /// A drive with a part of a striped store is missing.
+    #[error(
+        "{folder}, which holds a part of the store {store}, is missing; mount the drive again, or ingest the model again",
+        folder = folder.display(), store = store.display()
+    )]
+    StripeMissing {
+        /// The stripe's folder.
+        folder: PathBuf,
+        /// The store.
+        store: PathBuf,
+    },
+    /// A stripe's folder holds something else.
+    #[error(
+        "{folder} holds no part of the store {store}, but of another one; mount the right drive there, or ingest the \
+         model again",
+        folder = folder.display(), store = store.display()
+    )]
+    StripeForeign {
+        /// The stripe's folder.
+        folder: PathBuf,
+        /// The store.
+        store: PathBuf,
+    },
+    /// The store is open elsewhere, so it can be neither changed nor removed.
+    #[error("{path} is in use; stop the programs that run the model, then try again", path = path.display())]
+    InUse {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The store is being repaired or removed.
+    #[error("{path} is being repaired or removed; wait for it, then try again", path = path.display())]
+    BeingChanged {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The source gave no bytes.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The caller asked for the end.
+    #[error("stopped; what was done is kept, and the same command goes on from there")]
+    Stopped,
 
     /// The target's name cannot be used.
     #[error("{path} cannot be a store's name: {reason}", path = path.display())]

@@ -7,6 +7,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,9 +20,12 @@ use crate::gguf::Gguf;
 use crate::store::digest::Sha256Digest;
 use crate::store::error::{StoreError, io_error};
 use crate::store::layout::{Layout, Move};
+use crate::store::local::plain_name;
 use crate::store::manifest::{MANIFEST_NAME, Manifest, SourceRecord};
 use crate::store::output::{Output, Writer};
+use crate::store::placement::Placement;
 use crate::store::publish::{WorkingFolder, other_working_folders};
+use crate::store::sums::Sums;
 
 /// Bytes of a read of the source: large enough for any drive's full rate, small enough to report progress.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -76,7 +80,7 @@ pub struct IngestReport {
 pub fn ingest(
     source: &Path,
     target_dir: &Path,
-    progress: &mut dyn FnMut(IngestProgress),
+    progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<IngestReport, StoreError> {
     ingest_checked(source, target_dir, None, progress)
 }
@@ -89,48 +93,49 @@ pub fn ingest_checked(
     source: &Path,
     target_dir: &Path,
     wanted: Option<Sha256Digest>,
-    progress: &mut dyn FnMut(IngestProgress),
+    progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<IngestReport, StoreError> {
     let started = Instant::now();
     let gguf = Gguf::read(source)?;
-    let layout = Layout::from_gguf(&gguf)?;
+    let layout = Layout::from_gguf(&gguf, Placement::single)?;
     let parent = WorkingFolder::check_target(target_dir)?;
-    let store_bytes = gguf.header_bytes().len() as u64 + layout.dense_file_bytes + layout.experts_file_bytes;
+    let store_bytes =
+        gguf.header_bytes().len() as u64 + layout.dense_file_bytes + layout.experts_file_bytes(0);
     check_room(&parent, store_bytes + SPARE_BYTES)?;
 
     let folder = WorkingFolder::create(target_dir)?;
     let header_sha256 = Sha256Digest::of(gguf.header_bytes());
     let name = |file: &str| folder.path().join(file);
-    // The manifest decides names and lengths; the source's digest enters it at the end.
-    let mut record = SourceRecord {
-        file_name: plain_file_name(source),
-        size_bytes: gguf.file_len_bytes,
-        sha256: Sha256Digest([0; 32]),
-    };
-    let plan = Manifest::new(record.clone(), header_sha256, &gguf, &layout);
-    let header = Output::create(name(&plan.header.file), plan.header.len_bytes)?;
-    let dense = Output::create(name(&plan.dense.file), plan.dense.len_bytes)?;
-    let experts = Output::create(name(&plan.experts.file), plan.experts.len_bytes)?;
+    let header = Output::create(name("header.bin"), gguf.header_bytes().len() as u64)?;
+    let dense = Output::create(name("dense.bin"), layout.dense_file_bytes)?;
+    let experts = Output::create(name("experts.bin"), layout.experts_file_bytes(0))?;
     let mut writer = Writer { dense, experts, left_bytes: store_bytes };
     writer.left_bytes -= header.write(gguf.header_bytes(), 0, writer.left_bytes)?;
 
-    record.sha256 = copy(source, &gguf, &layout, &mut writer, progress)?;
-    if let Some(wanted) = wanted.filter(|&wanted| wanted != record.sha256) {
-        return Err(StoreError::SourceDigest { path: source.to_owned(), found: record.sha256, wanted });
+    let mut sums = Sums::new(&layout);
+    let source_sha256 = copy(source, &gguf, &layout, &mut writer, &mut sums, progress)?;
+    if let Some(wanted) = wanted.filter(|&wanted| wanted != source_sha256) {
+        return Err(StoreError::SourceDigest { path: source.to_owned(), found: source_sha256, wanted });
     }
-    let source_sha256 = record.sha256;
-    let manifest = Manifest::new(record, header_sha256, &gguf, &layout).to_bytes();
+    let record = SourceRecord {
+        file_name: plain_name(source),
+        size_bytes: gguf.file_len_bytes,
+        header_bytes: gguf.header_bytes().len() as u64,
+        sha256: source_sha256,
+    };
+    let facts = sums.facts(vec![record], header_sha256, &gguf, &layout, vec![None]);
+    let manifest = Manifest::new(facts, &gguf, &layout).to_bytes();
     let description = Output::create(name(MANIFEST_NAME), manifest.len() as u64)?;
     description.write(&manifest, 0, manifest.len() as u64)?;
 
     let total_bytes = store_bytes + manifest.len() as u64;
     let mut done_bytes = 0;
     for output in [&writer.experts, &writer.dense, &header, &description] {
-        progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
+        go_on(progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes }))?;
         done_bytes += output.sync()?;
     }
     folder.publish()?;
-    progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
+    let _ = progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
     Ok(IngestReport {
         store: target_dir.to_owned(),
         source_bytes: gguf.file_len_bytes,
@@ -148,14 +153,15 @@ fn copy(
     gguf: &Gguf,
     layout: &Layout,
     writer: &mut Writer,
-    progress: &mut dyn FnMut(IngestProgress),
+    sums: &mut Sums,
+    progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<Sha256Digest, StoreError> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let before = file.metadata().map_err(io_error("look up", path))?;
     let total_bytes = gguf.file_len_bytes;
     let mut report =
-        |done_bytes| progress(IngestProgress { phase: IngestPhase::Copy, done_bytes, total_bytes });
-    report(0);
+        |done_bytes| go_on(progress(IngestProgress { phase: IngestPhase::Copy, done_bytes, total_bytes }));
+    report(0)?;
 
     let moves = layout.moves();
     let mut next = 0;
@@ -172,9 +178,9 @@ fn copy(
         if !agrees_with_header(bytes, offset_bytes, gguf.header_bytes()) {
             return Err(StoreError::SourceChanged { path: path.to_owned() });
         }
-        write_moves(bytes, offset_bytes, &moves, &mut next, writer)?;
+        write_moves(bytes, offset_bytes, &moves, &mut next, writer, sums)?;
         offset_bytes += got as u64;
-        report(offset_bytes);
+        report(offset_bytes)?;
     }
     if offset_bytes < total_bytes {
         let (path, want_bytes, got_bytes) = (path.to_owned(), total_bytes, offset_bytes);
@@ -196,6 +202,7 @@ fn write_moves(
     moves: &[Move],
     next: &mut usize,
     writer: &mut Writer,
+    sums: &mut Sums,
 ) -> Result<(), StoreError> {
     let end_bytes = offset_bytes + bytes.len() as u64;
     while let Some(step) = moves.get(*next).filter(|step| step.gguf_offset_bytes < end_bytes) {
@@ -208,13 +215,20 @@ fn write_moves(
             offset_bytes: step.target.offset_bytes + (from - step.gguf_offset_bytes),
             len_bytes: to - from,
         };
-        writer.write(&bytes[place(from)..place(to)], target)?;
+        let bytes = &bytes[place(from)..place(to)];
+        sums.add(bytes);
+        writer.write(bytes, target)?;
         if step_end_bytes > end_bytes {
             break;
         }
+        sums.end(*next);
         *next += 1;
     }
     Ok(())
+}
+
+fn go_on(answer: ControlFlow<()>) -> Result<(), StoreError> {
+    if answer.is_break() { Err(StoreError::Stopped) } else { Ok(()) }
 }
 
 /// Fills `chunk` as far as the file goes.
@@ -249,10 +263,4 @@ fn check_room(folder: &Path, needed_bytes: u64) -> Result<(), StoreError> {
         return Err(StoreError::NoSpace { path: folder.to_owned(), needed_bytes, free_bytes });
     }
     Ok(())
-}
-
-/// The source's name as the manifest may hold it: without what a terminal would obey.
-fn plain_file_name(source: &Path) -> String {
-    let name = source.file_name().unwrap_or_default().to_string_lossy();
-    name.replace(char::is_control, "\u{fffd}")
 }

@@ -9,13 +9,14 @@ use crate::base::units::align_up;
 use crate::gguf::Gguf;
 use crate::store::error::StoreError;
 use crate::store::experts::{ExpertTable, is_expert_tensor};
-use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::placement::{Place, Placement};
+use crate::store::record::{RECORD_ALIGN_BYTES, RecordLayout};
 
 /// The file of dense tensors among the files of a store.
 pub(super) const DENSE_FILE: FileIndex = FileIndex(0);
 
-/// The file of expert records among the files of a store.
-pub(super) const EXPERTS_FILE: FileIndex = FileIndex(1);
+/// The first file of expert records among the files of a store; the others follow it.
+pub(super) const FIRST_EXPERTS_FILE: u16 = 1;
 
 /// A tensor that every token needs, and its places.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,19 +36,29 @@ pub(super) struct Layout {
     pub(super) dense: Vec<DenseTensor>,
     pub(super) dense_file_bytes: u64,
     pub(super) experts: ExpertTable,
-    pub(super) experts_file_bytes: u64,
+    pub(super) placement: Placement,
 }
 
-/// Bytes of the GGUF that go to one place of the store.
+/// Bytes of the GGUF that go to one place of the store: a dense tensor, or one matrix of one expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Move {
     pub(super) gguf_offset_bytes: u64,
     pub(super) target: Span,
+    pub(super) owner: Owner,
+}
+
+/// Whose bytes they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The dense tensor of this number, in the order of the layout.
+    Dense(usize),
+    /// Matrix 0 to 2 of the record of this number, in the order of the table.
+    Record(u64, usize),
 }
 
 impl Layout {
-    /// The layout of the model in `gguf`, if it is a Flint with experts.
-    pub(super) fn from_gguf(gguf: &Gguf) -> Result<Self, StoreError> {
+    /// The layout of the model in `gguf`, if it is a Flint with experts. `place` spreads so many records over files.
+    pub(super) fn from_gguf(gguf: &Gguf, place: impl FnOnce(u64) -> Placement) -> Result<Self, StoreError> {
         let architecture = gguf.metadata.str("general.architecture")?;
         if architecture != "flint" {
             return Err(StoreError::Architecture { found: architecture.to_owned() });
@@ -75,19 +86,32 @@ impl Layout {
             .stride_bytes()
             .checked_mul(experts.record_count())
             .filter(|&bytes| bytes <= i64::MAX as u64);
-        let Some(experts_file_bytes) = experts_file_bytes else {
+        if experts_file_bytes.is_none() {
             return Err(StoreError::Limit {
                 what: "the number of expert records",
                 found: experts.record_count(),
                 limit: i64::MAX as u64 / experts.record.stride_bytes(),
             });
-        };
-        Ok(Self { dense, dense_file_bytes: end_bytes, experts, experts_file_bytes })
+        }
+        let placement = place(experts.record_count());
+        Ok(Self { dense, dense_file_bytes: end_bytes, experts, placement })
+    }
+
+    /// Bytes of experts file `file`.
+    pub(super) fn experts_file_bytes(&self, file: usize) -> u64 {
+        self.placement.counts[file] * self.experts.record.stride_bytes()
+    }
+
+    /// Where the record of number `index` stands.
+    pub(super) fn record_span(&self, index: u64) -> Span {
+        let rank = usize::try_from(index).expect("invariant: the records are in memory");
+        record_span(self.placement.places[rank], &self.experts.record)
     }
 
     /// Everything that a store takes from the GGUF behind its header, in the order in which it stands there.
     pub(super) fn moves(&self) -> Vec<Move> {
-        let dense = self.dense.iter().map(|tensor| Move {
+        let dense = self.dense.iter().enumerate().map(|(number, tensor)| Move {
+            owner: Owner::Dense(number),
             gguf_offset_bytes: tensor.gguf_offset_bytes,
             target: Span {
                 file: DENSE_FILE,
@@ -102,16 +126,25 @@ impl Layout {
             (record.up_offset_bytes(), record.up_bytes),
             (record.down_offset_bytes(), record.down_bytes),
         ];
-        for key in self.experts.keys() {
-            let index = self.experts.index(key).expect("invariant: a key of the table");
+        for (index, key) in (0..).zip(self.experts.keys()) {
             let offsets = self.experts.gguf_offsets_bytes(key).expect("invariant: a key of the table");
-            for (gguf_offset_bytes, (record_offset_bytes, len_bytes)) in offsets.into_iter().zip(parts) {
-                let offset_bytes = index * record.stride_bytes() + record_offset_bytes;
-                let target = Span { file: EXPERTS_FILE, offset_bytes, len_bytes };
-                moves.push(Move { gguf_offset_bytes, target });
+            let Span { file, offset_bytes: start_bytes, .. } = self.record_span(index);
+            for (matrix, gguf_offset_bytes) in offsets.into_iter().enumerate() {
+                let (record_offset_bytes, len_bytes) = parts[matrix];
+                let target = Span { file, offset_bytes: start_bytes + record_offset_bytes, len_bytes };
+                moves.push(Move { gguf_offset_bytes, target, owner: Owner::Record(index, matrix) });
             }
         }
         moves.sort_unstable_by_key(|step| step.gguf_offset_bytes);
         moves
+    }
+}
+
+/// Where the record at `place` stands in a store.
+pub(super) fn record_span(place: Place, record: &RecordLayout) -> Span {
+    Span {
+        file: FileIndex(FIRST_EXPERTS_FILE + place.file),
+        offset_bytes: place.index * record.stride_bytes(),
+        len_bytes: record.record_bytes(),
     }
 }

@@ -8,20 +8,33 @@
 //!   A store names its files relative to its own folder, so it can be moved. No file is read while serving: that is
 //!   the disk station's work.
 
+mod bytes;
+mod checksum;
 mod digest;
 mod error;
 mod experts;
 mod ingest;
 mod layout;
+mod local;
+mod lock;
 mod manifest;
 mod open;
 mod output;
+mod parts;
+mod placement;
 mod publish;
 mod record;
+mod stripe;
+mod sums;
 
+pub use bytes::{ByteSource, SourceError, SourceStamp};
+pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
 pub use digest::Sha256Digest;
 pub use error::StoreError;
 pub use ingest::{IngestPhase, IngestProgress, IngestReport, ingest, ingest_checked};
+pub use local::LocalSource;
+pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
-pub use open::{Source, SourceKind};
+pub use open::{Source, SourceKind, SourcePart};
+pub use parts::{part_name, split_name};
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};

@@ -1,0 +1,121 @@
+//! A GGUF that lies in a file.
+//!
+//! - Owns: its descriptors, one through the page cache and, where it works, one past it. In: a path. Out: bytes.
+//! - Invariants: both descriptors are of one file. Aligned reads into aligned memory go past the page cache, so that
+//!   26 GB that are read once push nothing out of it; all others, and a file system without direct I/O, go through it.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::store::bytes::{ByteSource, SourceError, SourceStamp};
+use crate::store::error::{StoreError, io_error};
+use crate::store::record::RECORD_ALIGN_BYTES;
+
+/// A file as a [`ByteSource`].
+#[derive(Debug)]
+pub struct LocalSource {
+    path: PathBuf,
+    name: String,
+    len_bytes: u64,
+    buffered: File,
+    direct: Option<File>,
+}
+
+impl LocalSource {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// It does not exist, is no file, or may not be read.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        // Asked before opening: to open a pipe would wait for a writer.
+        let metadata = std::fs::metadata(path).map_err(io_error("open", path))?;
+        if !metadata.is_file() {
+            return Err(crate::gguf::GgufError::NotAFile { path: path.to_owned() }.into());
+        }
+        let buffered = File::open(path).map_err(io_error("open", path))?;
+        let found = buffered.metadata().map_err(io_error("look up", path))?;
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok();
+        let is_same = |file: &File| {
+            file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            name: plain_name(path),
+            len_bytes: found.len(),
+            direct: direct.filter(is_same),
+            buffered,
+        })
+    }
+
+    fn read_error(&self, offset_bytes: u64) -> impl FnOnce(io::Error) -> SourceError {
+        let location = self.path.display().to_string();
+        move |source| SourceError::Read { location, offset_bytes, source: source.into() }
+    }
+}
+
+impl ByteSource for LocalSource {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn stamp(&self) -> Result<SourceStamp, SourceError> {
+        let metadata = self.buffered.metadata().map_err(self.read_error(0))?;
+        // The same file by another way is the same file.
+        let location = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        Ok(SourceStamp {
+            kind: "file".to_owned(),
+            location: location.to_string_lossy().into_owned(),
+            len_bytes: metadata.len(),
+            state: state(&metadata),
+        })
+    }
+
+    fn read_from(&mut self, offset_bytes: u64, target: &mut [u8]) -> Result<usize, SourceError> {
+        let block = RECORD_ALIGN_BYTES as usize;
+        let whole = target.len() / block * block;
+        let is_aligned = offset_bytes.is_multiple_of(RECORD_ALIGN_BYTES)
+            && target.as_ptr().addr().is_multiple_of(block)
+            && whole > 0;
+        if let Some(direct) = self.direct.as_ref().filter(|_| is_aligned) {
+            match retried(|| direct.read_at(&mut target[..whole], offset_bytes)) {
+                Ok(got) => return Ok(got),
+                // The file system or its drive wants other alignments; the page cache takes all.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.direct = None,
+                Err(error) => return Err(self.read_error(offset_bytes)(error)),
+            }
+        }
+        // Up to the next block only, so that the read after this one is aligned.
+        let end = match &self.direct {
+            Some(_) => target.len().min(block - (offset_bytes % RECORD_ALIGN_BYTES) as usize),
+            None => target.len(),
+        };
+        retried(|| self.buffered.read_at(&mut target[..end], offset_bytes))
+            .map_err(self.read_error(offset_bytes))
+    }
+}
+
+fn retried(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+fn state(metadata: &Metadata) -> String {
+    let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
+    format!("modified {seconds}.{nanoseconds:09}, inode {}:{}", metadata.dev(), metadata.ino())
+}
+
+/// The file's name as the manifest may hold it: without what a terminal would obey.
+pub(super) fn plain_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.replace(char::is_control, "\u{fffd}")
+}

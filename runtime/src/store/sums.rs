@@ -1,0 +1,104 @@
+//! The sums of everything that an ingest writes, taken as the bytes come by.
+//!
+//! - Owns: the sums of the pieces that are done, in the order of the moves, and the state of the one at hand.
+//! - In: bytes, piece by piece. Out: what a manifest says of them.
+//! - Invariants: pieces come in the order of [`Layout::moves`], each whole.
+
+use sha2::{Digest, Sha256};
+use twox_hash::XxHash3_128;
+
+use crate::gguf::Gguf;
+use crate::store::checksum::{join_record, join_tensor, tree_digest};
+use crate::store::digest::Sha256Digest;
+use crate::store::layout::{Layout, Owner};
+use crate::store::manifest::{Facts, SourceRecord, store_id};
+
+/// The sums of one piece: a dense tensor, or a matrix of an expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PieceSums {
+    pub(super) xxh3: u128,
+    pub(super) sha256: Sha256Digest,
+}
+
+/// The sums of all pieces so far.
+pub(super) struct Sums {
+    done: Vec<PieceSums>,
+    xxh3: XxHash3_128,
+    sha256: Sha256,
+}
+
+impl Sums {
+    pub(super) fn new(layout: &Layout) -> Self {
+        let count = layout.dense.len() + 3 * layout.placement.places.len();
+        Self { done: Vec::with_capacity(count), xxh3: XxHash3_128::new(), sha256: Sha256::new() }
+    }
+
+    /// The next bytes of the piece at hand.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.xxh3.write(bytes);
+        self.sha256.update(bytes);
+    }
+
+    /// The piece of move `number` is whole.
+    pub(super) fn end(&mut self, number: usize) {
+        assert_eq!(number, self.done.len(), "pieces end in order");
+        let sha256 = Sha256Digest(self.sha256.finalize_reset().into());
+        let xxh3 = std::mem::replace(&mut self.xxh3, XxHash3_128::new()).finish_128();
+        self.done.push(PieceSums { xxh3, sha256 });
+    }
+
+    /// What the manifest says, when every piece is done.
+    pub(super) fn facts(
+        &self,
+        source: Vec<SourceRecord>,
+        header_sha256: Sha256Digest,
+        gguf: &Gguf,
+        layout: &Layout,
+        folders: Vec<Option<String>>,
+    ) -> Facts {
+        let moves = layout.moves();
+        assert_eq!(self.done.len(), moves.len(), "every piece has its sums");
+        let lens = source.iter().map(|part| (part.header_bytes, part.size_bytes));
+        let id = store_id(lens, gguf.header_bytes());
+
+        let mut tensors = vec![0; layout.dense.len()];
+        let mut records = vec![[0; 3]; layout.placement.places.len()];
+        for (step, sums) in moves.iter().zip(&self.done) {
+            match step.owner {
+                Owner::Dense(number) => {
+                    let tensor = &layout.dense[number];
+                    tensors[number] = join_tensor(id, &tensor.name, tensor.len_bytes, sums.xxh3);
+                }
+                Owner::Record(index, matrix) => {
+                    let index = usize::try_from(index).expect("invariant: the records are in memory");
+                    records[index][matrix] = sums.xxh3;
+                }
+            }
+        }
+        let record_bytes = layout.experts.record.record_bytes();
+        let keys = layout.experts.keys();
+        let record_checksums =
+            keys.zip(records).map(|(key, matrices)| join_record(id, key, record_bytes, matrices));
+
+        let mut leaves: Vec<_> = moves
+            .iter()
+            .zip(&self.done)
+            .map(|(step, sums)| (step.target.file.0, step.target.offset_bytes, sums.sha256))
+            .collect();
+        leaves.sort_unstable_by_key(|&(file, offset_bytes, _)| (file, offset_bytes));
+        let digest = |wanted: usize| {
+            let of_file = leaves.iter().filter(|leaf| usize::from(leaf.0) == wanted);
+            tree_digest(of_file.map(|leaf| leaf.2))
+        };
+        let dense_sha256_tree = digest(0);
+        let stripes = folders.into_iter().enumerate().map(|(file, folder)| (folder, digest(file + 1)));
+        Facts {
+            source,
+            header_sha256,
+            dense_sha256_tree,
+            tensor_checksums: tensors,
+            stripes: stripes.collect(),
+            record_checksums: record_checksums.collect(),
+        }
+    }
+}
