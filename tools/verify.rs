@@ -70,7 +70,9 @@ fn verify_a_store(args: &VerifyArgs, path: &Path) -> Outcome {
                 "{damaged} damaged; `flint-rt verify {} --repair SOURCE.gguf` mends it from the GGUF",
                 path.display()
             ),
-            (Some(_), _) => format!("{damaged} still damaged; ingest the model again, on another drive if it fails again"),
+            (Some(_), _) => {
+                format!("{damaged} still damaged; ingest the model again, on another drive if it fails again")
+            }
         },
     ))
 }
@@ -105,7 +107,10 @@ fn tell_store(path: &Path, report: &VerifyReport, repaired: Option<&RepairReport
     stdout.flush()?;
     drop(stdout);
     for path in &report.buffered {
-        note(&format!("{}: read through the page cache, which may hold other bytes than the drive", path.display()));
+        note(&format!(
+            "{}: read through the page cache, which may hold other bytes than the drive",
+            path.display()
+        ));
     }
     note(&format!(
         "{}, {}, {} in {:.1} s ({}){}",
@@ -268,9 +273,13 @@ impl Verdict {
             Self::AsGiven => "as given".to_owned(),
             Self::AsBefore => "as it was before".to_owned(),
             Self::First => "nothing to compare it with; it is remembered for the next time".to_owned(),
-            Self::NotAsGiven(wanted) => format!("damaged or another file: the SHA-256 should be {wanted}; fetch it again"),
+            Self::NotAsGiven(wanted) => {
+                format!("damaged or another file: the SHA-256 should be {wanted}; fetch it again")
+            }
             Self::Rotten(was) => {
-                format!("damaged: nobody wrote to it, but its SHA-256 was {was}; fetch it again, and check the drive")
+                format!(
+                    "damaged: nobody wrote to it, but its SHA-256 was {was}; fetch it again, and check the drive"
+                )
             }
             Self::Changed(was) => format!(
                 "changed since its SHA-256 was taken, which was {was}; fetch it again, or if you replaced it, give the new one \

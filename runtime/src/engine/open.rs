@@ -8,7 +8,9 @@ use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
-use crate::expert::{CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport};
+use crate::expert::{
+    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport,
+};
 use crate::gguf::Gguf;
 use crate::gpu::{Gpu, GpuOptions};
 use crate::kernels::{KernelShape, Pipelines, Tuning};

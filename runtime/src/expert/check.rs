@@ -93,9 +93,7 @@ impl Checker {
         let started = Instant::now();
         let is_right = match check {
             Check::Record(key) => match source.record_checksum(*key) {
-                Some(wanted) => {
-                    record_checksum(source.identity(), *key, &source.record(), bytes) == wanted
-                }
+                Some(wanted) => record_checksum(source.identity(), *key, &source.record(), bytes) == wanted,
                 None => return Verdict::Right,
             },
             Check::TensorPart { name, is_last } => match source.tensor_checksum(name) {
@@ -103,7 +101,11 @@ impl Checker {
                     let sum = self.tensor.get_or_insert_default();
                     sum.update(bytes);
                     !is_last
-                        || self.tensor.take().expect("invariant: inserted above").finish(source.identity(), name)
+                        || self
+                            .tensor
+                            .take()
+                            .expect("invariant: inserted above")
+                            .finish(source.identity(), name)
                             == wanted
                 }
                 None => return Verdict::Right,

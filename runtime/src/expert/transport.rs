@@ -268,8 +268,7 @@ impl Transport {
             if is_last {
                 return self.submit(&mut run.landed, finish);
             }
-            if run.landed_bytes >= COPY_BATCH_BYTES
-                || (self.queue.in_flight() == 0 && !run.landed.is_empty())
+            if run.landed_bytes >= COPY_BATCH_BYTES || (self.queue.in_flight() == 0 && !run.landed.is_empty())
             {
                 self.submit(&mut run.landed, &mut |_| {})?;
                 run.landed_bytes = 0;
@@ -306,9 +305,7 @@ impl Transport {
         for completion in completions.drain(..) {
             let arrived = match completion.result {
                 // After a failure only the buffers count.
-                Ok(range) if failure.is_none() => {
-                    self.arrive(run, completion.tag, completion.buffer, range)
-                }
+                Ok(range) if failure.is_none() => self.arrive(run, completion.tag, completion.buffer, range),
                 Ok(_) => {
                     self.staging.give_back(completion.buffer);
                     Ok(())

@@ -21,11 +21,13 @@ mod manifest;
 mod open;
 mod output;
 mod parts;
+mod pin;
 mod placement;
 mod publish;
 mod record;
 mod stripe;
 mod sums;
+mod verify;
 
 pub use bytes::{ByteSource, SourceError, SourceStamp};
 pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
@@ -37,4 +39,9 @@ pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind, SourcePart};
 pub use parts::{part_name, split_name};
+pub use pin::{FileNotes, FileStamp, Remembered};
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+pub use verify::{
+    Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
+    is_tensor_whole, repair_store, sha256_of_file, verify_store,
+};

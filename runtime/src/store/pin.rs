@@ -120,9 +120,8 @@ impl FileNotes {
         let now = FileStamp::now(path)?;
         let note = fs::read(self.note_path(&now)).ok();
         let note = note.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
-        let note = note.filter(|note| {
-            note.format == FORMAT && note.version == 1 && note.stamp.path == now.path
-        });
+        let note =
+            note.filter(|note| note.format == FORMAT && note.version == 1 && note.stamp.path == now.path);
         Ok(note.map(|note| Remembered {
             sha256: note.sha256,
             is_unchanged: note.had_rested && note.stamp == now,

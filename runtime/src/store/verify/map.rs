@@ -14,6 +14,7 @@ use crate::store::error::StoreError;
 use crate::store::layout::record_span;
 use crate::store::manifest::{ExpertsRecord, MANIFEST_NAME, Manifest};
 use crate::store::record::{RECORD_ALIGN_BYTES, RECORD_BYTES_MAX, RecordLayout};
+use crate::store::stripe;
 
 /// Something with a checksum.
 #[derive(Debug, Clone)]
@@ -84,12 +85,19 @@ impl StoreMap {
             sha256_tree: dense.sha256_tree,
             pieces: tensors.collect(),
         }];
-        files.extend(experts.files.iter().map(|file| MapFile {
-            path: file.folder.as_ref().map_or(folder, |folder| Path::new(folder)).join(&file.name),
-            len_bytes: file.len_bytes,
-            sha256_tree: file.sha256_tree,
-            pieces: Vec::new(),
-        }));
+        for (index, file) in experts.files.iter().enumerate() {
+            // A drive that is not mounted is said as such: what lies on it is not damaged.
+            let stripe = match &file.folder {
+                None => folder,
+                Some(stripe) => stripe::check(Path::new(stripe), folder, manifest.store_id, index)?,
+            };
+            files.push(MapFile {
+                path: stripe.join(&file.name),
+                len_bytes: file.len_bytes,
+                sha256_tree: file.sha256_tree,
+                pieces: Vec::new(),
+            });
+        }
         let record = record_layout(experts);
         let is_sane = record.is_some_and(|record| add_records(&mut files, experts, &record))
             && files.iter().all(has_pieces_in_order);

@@ -191,7 +191,8 @@ impl Pass<'_> {
     fn work(&self, buffer: &mut HostBuffer) {
         while !self.is_stopped.load(Ordering::Relaxed) {
             let Some(item) = self.items.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
-            let opened = self.opened[item.file].as_ref().expect("invariant: items are of files that are there");
+            let opened =
+                self.opened[item.file].as_ref().expect("invariant: items are of files that are there");
             let map = opened.map;
             let start = map.pieces[item.first].offset_bytes;
             let end = map.padding_end_bytes(item.end - 1);
@@ -223,7 +224,8 @@ impl Pass<'_> {
     /// Sums a piece in memory, with the padding behind it.
     fn check_piece(&self, file: usize, opened: &Opened<'_>, index: usize, bytes: &[u8]) {
         let piece = &opened.map.pieces[index];
-        let (bytes, padding) = bytes.split_at(usize::try_from(piece.len_bytes).expect("invariant: in memory"));
+        let (bytes, padding) =
+            bytes.split_at(usize::try_from(piece.len_bytes).expect("invariant: in memory"));
         let found = match &piece.name {
             PieceName::Record(key) => {
                 if self.with_sha256 {
@@ -266,7 +268,8 @@ impl Pass<'_> {
             match opened.input.read(at, len, buffer) {
                 Ok(bytes) => {
                     let of_piece = piece.end_bytes().saturating_sub(at).min(len as u64);
-                    let (bytes, padding) = bytes.split_at(usize::try_from(of_piece).expect("invariant: a chunk"));
+                    let (bytes, padding) =
+                        bytes.split_at(usize::try_from(of_piece).expect("invariant: a chunk"));
                     sums.update(bytes);
                     self.check_padding(file, opened, at + of_piece, padding);
                 }

@@ -51,7 +51,8 @@ pub fn sha256_of_file(
             // When the other side is gone, nobody wants more.
             while let Some(mut buffer) = free.recv().ok().filter(|_| at < total_bytes) {
                 let len = usize::try_from(total_bytes - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
-                let read = input.read(at, len, &mut buffer).map(|_| (buffer, len));
+                let read = input.read(at, len, &mut buffer).map(|_| ());
+                let read = read.map(|()| (buffer, len));
                 let is_end = read.is_err();
                 if send.send(read).is_err() || is_end {
                     break;
