@@ -47,7 +47,7 @@ struct Made {
 fn made() -> Made {
     let folder = TempDir::new().unwrap();
     let store = folder.path().join("nano");
-    ingest(&nano_path(), &store, &mut |_| {}).unwrap();
+    ingest(&nano_path(), &store, &mut |_| ControlFlow::Continue(())).unwrap();
     let mut files: Vec<_> = fs::read_dir(&store)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -226,10 +226,13 @@ fn right_bytes_in_the_wrong_place_are_wrong() {
     bytes[usize::try_from(place).unwrap()] ^= 1;
     fs::write(&trained, &bytes).unwrap();
     let foreign = made.folder.path().join("foreign");
-    ingest(&trained, &foreign, &mut |_| {}).unwrap();
+    ingest(&trained, &foreign, &mut |_| ControlFlow::Continue(())).unwrap();
     file.write_all_at(&of_other, span(other).offset_bytes).unwrap();
     let mut record = of_one.clone();
-    File::open(foreign.join("experts.bin")).unwrap().read_exact_at(&mut record, span(one).offset_bytes).unwrap();
+    File::open(foreign.join("experts.bin"))
+        .unwrap()
+        .read_exact_at(&mut record, span(one).offset_bytes)
+        .unwrap();
     assert_ne!(record, of_one);
     file.write_all_at(&record, span(one).offset_bytes).unwrap();
     assert_eq!(names(&made.verify(&QUICK).damage), [one.to_string()]);
@@ -266,13 +269,16 @@ fn files_cut_grown_or_gone_are_named_and_made_whole() {
     let len = |name| fs::metadata(made.path(name)).unwrap().len();
     for name in ["experts.bin", "dense.bin", "header.bin"] {
         let whole = len(name);
-        for cut in [0, 1, 4095, 32_768, whole / 2, whole - 30_721, whole - 4096, whole - 1, whole + 1, whole + 5000] {
+        for cut in
+            [0, 1, 4095, 32_768, whole / 2, whole - 30_721, whole - 4096, whole - 1, whole + 1, whole + 5000]
+        {
             made.open(name).set_len(cut).unwrap();
             let report = made.verify(&QUICK);
             assert!(!report.is_whole(), "{name} of {cut} B");
             assert!(report.damage.iter().all(|damage| damage.path == made.path(name)), "{name} of {cut} B");
             if name == "experts.bin" && cut < whole {
-                let records = report.damage.iter().filter(|damage| matches!(damage.part, DamagedPart::Record(_)));
+                let records =
+                    report.damage.iter().filter(|damage| matches!(damage.part, DamagedPart::Record(_)));
                 // A record of which only padding is cut is there.
                 let there = (0..96).filter(|index| index * 32_768 + 30_720 <= cut).count();
                 assert_eq!(records.count(), 96 - there, "{name} of {cut} B");
@@ -338,7 +344,8 @@ fn a_repair_asks_for_the_right_model_and_for_quiet() {
 fn program(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
     command.args(args).env("HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in ["XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "FLINT_RT_STORE_DIR", "FLINT_RT_MODEL"] {
+    for name in ["XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "FLINT_RT_STORE_DIR", "FLINT_RT_MODEL"]
+    {
         command.env_remove(name);
     }
     command
@@ -447,7 +454,12 @@ fn a_gguf_is_compared_with_what_it_was() {
     std::thread::sleep(Duration::from_millis(3100));
     let ran = run(home, &["verify", name]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stdout.contains(&digest) && ran.stderr.contains("remembered"), "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stdout.contains(&digest) && ran.stderr.contains("remembered"),
+        "{}{}",
+        ran.stdout,
+        ran.stderr
+    );
     let ran = run(home, &["verify", name]);
     assert!(ran.code == Some(0) && ran.stderr.contains("as it was before"), "{}", ran.stderr);
     assert_eq!(run(home, &["verify", name, "--sha256", &digest]).code, Some(0));
@@ -515,8 +527,7 @@ fn open_gpu() -> Option<Gpu> {
 
 /// A transport over the store, with checks.
 fn transport(gpu: &Gpu, source: &Arc<Source>, span_bytes_max: u32) -> Transport {
-    let files: Vec<_> =
-        source.files().iter().map(|path| Arc::new(SourceFile::open(path).unwrap())).collect();
+    let files: Vec<_> = source.files().iter().map(|path| Arc::new(SourceFile::open(path).unwrap())).collect();
     let options =
         TransportOptions { read_path: None, host_path: None, span_bytes_max, buffer_count: 6, depth: 4 };
     let mut transport = Transport::open(gpu, &files, &options).unwrap();
@@ -557,7 +568,10 @@ fn no_flipped_bit_of_a_record_reaches_the_device() {
         target.write(place, &mark);
         match load(&mut transport, wave) {
             Err(ExpertError::Damaged { what, path, offset_bytes, .. }) => {
-                assert_eq!((what, path, offset_bytes), (bad.to_string(), made.path("experts.bin"), span.offset_bytes));
+                assert_eq!(
+                    (what, path, offset_bytes),
+                    (bad.to_string(), made.path("experts.bin"), span.offset_bytes)
+                );
             }
             other => panic!("round {round}: byte {at}, bit {bit}: {other:?}"),
         }
@@ -578,10 +592,11 @@ fn a_read_that_was_wrong_once_is_read_again() {
     let key = source.expert_keys().nth(11).unwrap();
     let span = source.expert_pieces(key)[0].span;
     let target = gpu.buffer("record", span.len_bytes, Placement::Readback).unwrap();
-    let item = || Move { span, target: target.clone(), target_offset_bytes: 0, check: Some(Check::Record(key)) };
+    let item =
+        || Move { span, target: target.clone(), target_offset_bytes: 0, check: Some(Check::Record(key)) };
     for (flips_left, heals) in [(1, true), (2, false)] {
-        let mut transport = transport(&gpu, &source, 32_768)
-            .wrap_queue(|inner| Box::new(Flipping { inner, flips_left }));
+        let mut transport =
+            transport(&gpu, &source, 32_768).wrap_queue(|inner| Box::new(Flipping { inner, flips_left }));
         let result = transport.run(&mut std::iter::once(item()), &mut |_| {});
         assert_eq!(result.is_ok(), heals, "{flips_left} wrong reads");
         assert_eq!(transport.check_stats().second_reads, 1);
@@ -650,7 +665,8 @@ fn tensors_are_checked_in_parts_and_damaged_ones_are_named() {
 }
 
 fn open_store(store: &Path, change: impl FnOnce(&mut EngineOptions)) -> Result<Engine, EngineError> {
-    let mut options = EngineOptions { model: store.to_owned(), pool_slots: Some(8), ..EngineOptions::default() };
+    let mut options =
+        EngineOptions { model: store.to_owned(), pool_slots: Some(8), ..EngineOptions::default() };
     change(&mut options);
     Engine::open(&options, &mut |_| {})
 }

@@ -27,7 +27,7 @@ mod embedded {
     use std::io::{self, Write};
     use std::path::{Path, PathBuf};
 
-    use flint_rt::store::{Sha256Digest, Source, StoreError};
+    use flint_rt::store::{IngestOptions, Sha256Digest, Source, StoreError};
 
     use crate::args::SourceChoice;
     use crate::exit::{Exit, Failure, Outcome};
@@ -78,14 +78,17 @@ mod embedded {
                 note(&format!("{} is a store of another model: reading the GGUF in place", store.display()));
                 return gguf(dir).map_err(|error| error.to_string());
             }
-            Err(error) if error.is_data_damage() => {
+            // What an older version of this program made is as good as damaged: its source is here.
+            Err(error) if error.is_data_damage() || matches!(error, StoreError::ManifestVersion { .. }) => {
                 note(&format!("{error}: making it anew"));
                 std::fs::remove_dir_all(&store).map_err(|error| format!("{}: {error}", store.display()))?;
             }
             Err(_) => {}
         }
         let file = gguf(dir).map_err(|error| error.to_string())?;
-        match ingest::make_quietly(&file, &store) {
+        // What an interrupted run left is of a file that is not the same any more.
+        let options = IngestOptions { restart: true, ..IngestOptions::default() };
+        match ingest::make_quietly(&file, &store, &options) {
             Ok(_) => Ok(store),
             // Another process was faster, and what stands there is whole.
             Err(StoreError::TargetExists { .. }) if Source::open(&store).is_ok() => Ok(store),

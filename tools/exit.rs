@@ -175,10 +175,17 @@ fn of_engine(error: &EngineError) -> Exit {
 fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
-        StoreError::TargetName { .. } => Exit::Usage,
-        StoreError::TargetParent { .. } | StoreError::TargetExists { .. } | StoreError::Busy { .. } => {
-            Exit::Failed
-        }
+        StoreError::TargetName { .. } | StoreError::StripeFolder { .. } => Exit::Usage,
+        StoreError::Stopped => Exit::Interrupted,
+        StoreError::TargetParent { .. }
+        | StoreError::TargetExists { .. }
+        | StoreError::Busy { .. }
+        | StoreError::InUse { .. }
+        | StoreError::BeingChanged { .. }
+        | StoreError::SourceOther { .. }
+        | StoreError::StripesOther { .. }
+        | StoreError::SyncFailed { .. }
+        | StoreError::Source(_) => Exit::Failed,
         _ => Exit::Model,
     }
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use flint_rt::base::units::{display_bytes, display_rate};
 use flint_rt::engine::open::read_tokenizer;
-use flint_rt::gguf::Gguf;
 use flint_rt::model::hparams::FlintConfig;
-use flint_rt::store::{self, IngestPhase, IngestProgress, IngestReport, Source, SourceKind, StoreError};
+use flint_rt::store::{
+    self, IngestOptions, IngestPhase, IngestProgress, IngestReport, Source, SourceKind, StoreError,
+};
 use serde_json::json;
 
 use crate::args::IngestArgs;
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &IngestArgs) -> Outcome {
 /// Refuses what this runtime cannot run.
 fn check(source: &Path) -> Outcome {
     let read = || -> Outcome {
-        let gguf = Gguf::read(source)?;
+        let gguf = store::read_header(&mut store::open_local(source)?)?;
         FlintConfig::from_gguf(&gguf)?;
         read_tokenizer(&gguf)?;
         Ok(())
@@ -89,7 +90,7 @@ pub(crate) fn make(source: &Path, target: &Path) -> Outcome<IngestReport> {
         let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
         std::fs::create_dir_all(dir).map_err(failed)?;
     }
-    let report = make_quietly(source, target)
+    let report = make_quietly(source, target, &IngestOptions::default())
         .map_err(|error| Failure::from(error).about(source.display().to_string()))?;
     note(&format!(
         "{} experts, {} in {:.1} s ({}), SHA-256 {}",
@@ -97,34 +98,39 @@ pub(crate) fn make(source: &Path, target: &Path) -> Outcome<IngestReport> {
         display_bytes(report.store_bytes),
         report.elapsed.as_secs_f64(),
         display_rate(report.source_bytes, report.elapsed.as_secs_f64()),
-        report.source_sha256
+        digests(&report)
     ));
-    for folder in &report.left_behind {
-        note(&format!("{}: left by another ingest, or in use by one", folder.display()));
-    }
     Ok(report)
 }
 
 /// Makes the store, with a bar.
-pub(crate) fn make_quietly(source: &Path, target: &Path) -> Result<IngestReport, StoreError> {
-    let mut folder = target.as_os_str().to_owned();
-    folder.push(format!(".partial-{}", std::process::id()));
-    let _working = interrupt::Working::begin(folder.into());
+pub(crate) fn make_quietly(
+    source: &Path,
+    target: &Path,
+    options: &IngestOptions,
+) -> Result<IngestReport, StoreError> {
+    // The first Ctrl-C stops it where it can go on later, the second ends the program; it can go on then, too.
+    let _working = interrupt::Reply::begin();
     let bar = Bar::bytes("ingesting");
-    store::ingest(source, target, &mut |progress: IngestProgress| {
+    store::ingest_from(store::open_local(source)?, target, options, &mut |progress: IngestProgress| {
         bar.message(match progress.phase {
             IngestPhase::Copy => "ingesting",
             IngestPhase::Sync => "syncing",
         });
         bar.set(progress.done_bytes, progress.total_bytes);
-        ControlFlow::Continue(())
+        if interrupt::is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
+}
+
+/// The SHA-256 of the source's file, or of all its files.
+fn digests(report: &IngestReport) -> String {
+    report.source_sha256.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn json_of(report: &IngestReport) -> serde_json::Value {
     json!({
         "source_bytes": report.source_bytes,
-        "source_sha256": report.source_sha256.to_string(),
+        "source_sha256": digests(report),
         "store_bytes": report.store_bytes,
         "records": report.record_count,
         "seconds": report.elapsed.as_secs_f64(),

@@ -1,11 +1,13 @@
-//! The file system under a path.
+//! The file system under a path: its room, and room taken ahead of need.
 //!
-//! - Owns: nothing. In: a path. Out: what the file system says about its room.
-//! - Invariants: a safe face over one call.
+//! - Owns: nothing. In: a path or an open file. Out: what the file system says.
+//! - Invariants: a safe face over two calls.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -34,6 +36,30 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     // SAFETY: it was zeroed, which is a valid `statvfs` (integers only), and then filled by a call that succeeded.
     let volume = unsafe { volume.assume_init() };
     Ok(volume.f_bavail.saturating_mul(volume.f_frsize))
+}
+
+/// Gives `file` its final length and takes the room for it, so that a full drive is found before the work and not at
+/// its end. Where the file system cannot take room ahead, the file only gets its length.
+///
+/// # Errors
+/// The drive has not so much room, or files on it may not be so long.
+pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
+    let Ok(len) = i64::try_from(len_bytes) else { return Err(io::ErrorKind::FileTooLarge.into()) };
+    // The call refuses a length of 0.
+    while len > 0 {
+        // SAFETY: the descriptor is open, as `file` is borrowed, and the call touches no memory of ours.
+        let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
+        if status == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => break,
+            _ => return Err(error),
+        }
+    }
+    file.set_len(len_bytes)
 }
 
 #[cfg(test)]

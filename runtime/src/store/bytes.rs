@@ -6,6 +6,7 @@
 //!   by another stamp or by [`SourceError::Changed`].
 
 use std::error::Error;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,14 +26,15 @@ pub trait ByteSource: Send {
     fn stamp(&self) -> Result<SourceStamp, SourceError>;
 
     /// Fills the beginning of `target` with bytes from `offset_bytes` on; gives how many, at least 1, and 0 only at the
-    /// end. Calls that follow each other are cheap. What can be tried again was tried again.
+    /// end. Calls that follow each other are cheap. What can be tried again was tried again. `target` may reach beyond
+    /// the end, and `offset_bytes` may be the end.
     ///
     /// # Errors
     /// [`SourceError`]; the ingest then ends, and can be continued later.
     fn read_from(&mut self, offset_bytes: u64, target: &mut [u8]) -> Result<usize, SourceError>;
 }
 
-/// The state of a source, as plain data. Two stamps that are equal mean: the same bytes.
+/// The state of a source, as plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceStamp {
@@ -42,8 +44,22 @@ pub struct SourceStamp {
     pub location: String,
     /// Bytes of the whole file.
     pub len_bytes: u64,
-    /// What else names this state: modification time and inode, an entity tag, a revision.
+    /// What else names this state: modification time and inode, an entity tag, a revision. Empty: nothing does.
     pub state: String,
+}
+
+impl SourceStamp {
+    /// Whether both stamps mean the same bytes. A source that names its state may have moved.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.kind, self.len_bytes, &self.state) == (&other.kind, other.len_bytes, &other.state)
+            && (!self.state.is_empty() || self.location == other.location)
+    }
+}
+
+impl fmt::Display for SourceStamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} B, {})", self.location, self.len_bytes, self.state)
+    }
 }
 
 /// Why a source gave no bytes.

@@ -1,12 +1,14 @@
 //! What can go wrong between a path and a usable model on disk.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
+use crate::base::region::RegionError;
 use crate::base::units::display_bytes;
 use crate::gguf::GgufError;
 use crate::store::bytes::SourceError;
 use crate::store::digest::Sha256Digest;
+use crate::store::drive::Drive;
 
 /// Why a source does not open, or a store could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -91,8 +93,11 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
-    /// The folder in which an ingest was working.
-    #[error("{path} was left by an ingest that did not finish; remove it and ingest the model again", path = path.display())]
+    /// The folder in which an ingest is, or was, working.
+    #[error(
+        "{path} belongs to an ingest that did not finish; run the same ingest again, it goes on where it was",
+        path = path.display()
+    )]
     Unfinished {
         /// The folder.
         path: PathBuf,
@@ -226,6 +231,14 @@ pub enum StoreError {
         /// What it must be.
         wanted: u64,
     },
+    /// A folder for a stripe cannot be used.
+    #[error("{path} cannot hold a stripe: {reason}", path = path.display())]
+    StripeFolder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A drive with a part of a striped store is missing.
     #[error(
         "{folder}, which holds a part of the store {store}, is missing; mount the drive again, or ingest the model again",
@@ -274,6 +287,9 @@ pub enum StoreError {
         /// The store's.
         wanted: Sha256Digest,
     },
+    /// Host memory was refused.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
     /// The source gave no bytes.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -301,14 +317,54 @@ pub enum StoreError {
         /// The target.
         path: PathBuf,
     },
-    /// The folder to work in exists.
+    /// Another ingest of the same target is at work.
+    #[error("{path}: another ingest of this store is running ({owner}); wait for it or stop it", path = path.display())]
+    Busy {
+        /// The folder that it works in.
+        path: PathBuf,
+        /// What it wrote about itself.
+        owner: String,
+    },
+    /// The journal of an interrupted ingest is not what was written.
+    #[error("{path} is damaged, so the ingest cannot go on; remove it, and the ingest begins anew", path = path.display())]
+    JournalDamaged {
+        /// The working folder.
+        path: PathBuf,
+    },
+    /// The ingest was begun with another source, or another state of it.
     #[error(
-        "{path} exists: an ingest of the same target is running, or one was interrupted; wait for it or remove the folder",
+        "{path} was begun with {begun}, but the source now is {now}; remove that folder to begin anew, or name the \
+         source it was begun with",
         path = path.display()
     )]
-    Busy {
-        /// The folder.
+    SourceOther {
+        /// The working folder.
         path: PathBuf,
+        /// The source then.
+        begun: String,
+        /// The source now.
+        now: String,
+    },
+    /// The ingest was begun with other stripes.
+    #[error(
+        "{path} was begun with other stripes or other weights; name the same ones, or remove that folder to begin anew",
+        path = path.display()
+    )]
+    StripesOther {
+        /// The working folder.
+        path: PathBuf,
+    },
+    /// The drive does not confirm what was written.
+    #[error(
+        "{path}: the drive could not keep what was written; what it had not confirmed is written again when the same \
+         ingest is run again",
+        path = path.display()
+    )]
+    SyncFailed {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// The drive has too little room, found before anything was written.
     #[error(
@@ -325,8 +381,8 @@ pub enum StoreError {
     },
     /// The drive took no more bytes: full, over a quota, or over a limit of the file's length.
     #[error(
-        "{path}: writing at byte {offset_bytes} failed, with {} still to write and {} free; make room or choose a \
-         target on another drive",
+        "{path}: writing at byte {offset_bytes} failed, with {} still to write and {} free; make room and run the \
+         same ingest again: it goes on where it was",
         display_bytes(*needed_bytes), display_bytes(*free_bytes), path = path.display()
     )]
     DriveFull {
@@ -390,7 +446,26 @@ impl StoreError {
 }
 
 /// Names what was tried on `path`, for `map_err`.
-pub(super) fn io_error(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { action, path, source }
+}
+
+/// Tells a full drive from a broken one. `needed_bytes` are still to be written to `path`.
+pub(super) fn write_error(
+    drive: &dyn Drive,
+    path: &Path,
+    offset_bytes: u64,
+    needed_bytes: u64,
+    source: io::Error,
+) -> StoreError {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            // Only for the message: a file system that does not answer says nothing about why the write failed.
+            let free_bytes = drive.free_bytes(folder).unwrap_or(0);
+            StoreError::DriveFull { path: path.to_owned(), offset_bytes, needed_bytes, free_bytes, source }
+        }
+        _ => io_error("write", path)(source),
+    }
 }

@@ -1,37 +1,38 @@
-//! Makes a store of a GGUF file.
+//! Makes a store of a GGUF.
 //!
-//! - Owns: the pass over the source. In: a GGUF, the target's path. Out: a store, or nothing.
-//! - Invariants: the source is read once, in order, and its SHA-256 taken in the same pass. Memory stays below
-//!   [`CHUNK_BYTES`] and the header, whatever the model's size. The store is published only when the whole source was
-//!   read unchanged and everything is synced.
+//! - Owns: the order of the work. In: the source's bytes, the target's path. Out: a store, or nothing under its name.
+//! - Invariants: the store is published only when the whole source was read unchanged and everything is synced. What an
+//!   interruption leaves is gone on with by the next ingest of the same target, and the store is the same to the byte.
 
-use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
-
-use crate::base::ids::Span;
-use crate::base::volume::free_bytes;
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, GgufError, Parsed};
+use crate::store::bytes::{ByteSource, SourceError};
 use crate::store::digest::Sha256Digest;
-use crate::store::error::{StoreError, io_error};
+use crate::store::drive::{Drive, Entry};
+use crate::store::error::{StoreError, io_error, write_error};
+use crate::store::journal::{Journal, State, Task, write_whole};
 use crate::store::layout::{Layout, Move};
-use crate::store::local::plain_name;
-use crate::store::manifest::{MANIFEST_NAME, Manifest, SourceRecord};
-use crate::store::output::{Output, Writer};
+use crate::store::local::LocalSource;
+use crate::store::manifest::{
+    DENSE_NAME, HEADER_NAME, MANIFEST_NAME, Manifest, SourceRecord, experts_file_name, store_id,
+};
+use crate::store::output::Output;
+use crate::store::parts::{self, Joined};
+use crate::store::pass::Work;
 use crate::store::placement::Placement;
-use crate::store::publish::{WorkingFolder, other_working_folders};
-use crate::store::sums::Sums;
+use crate::store::publish::{Target, WorkingFolder, entry, sync_folder};
+use crate::store::real_drive::RealDrive;
+use crate::store::stripes::{self, StripeFolder};
+use crate::store::sums::facts;
 
-/// Bytes of a read of the source: large enough for any drive's full rate, small enough to report progress.
-const CHUNK_BYTES: usize = 8 << 20;
-
-/// Room on the drive for the manifest, folders and the file system's own tables.
+/// Room on the drive for manifest, journal, folders and the file system's own tables.
 const SPARE_BYTES: u64 = 1 << 20;
+
+/// Bytes of the first look at a source; a header is rarely longer, and its length is known only from itself.
+const HEADER_BYTES_MIN: u64 = 8 << 20;
 
 /// What an ingest is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct IngestProgress {
     pub done_bytes: u64,
     /// How much there is.
     pub total_bytes: u64,
+    /// How much of the source was done by ingests before this one.
+    pub resumed_bytes: u64,
 }
 
 /// What an ingest made.
@@ -60,207 +63,410 @@ pub struct IngestReport {
     pub store: PathBuf,
     /// Bytes of the source.
     pub source_bytes: u64,
-    /// SHA-256 of the source.
-    pub source_sha256: Sha256Digest,
+    /// How much of them was done by ingests before this one, which were interrupted.
+    pub resumed_bytes: u64,
+    /// SHA-256 of each of the source's files.
+    pub source_sha256: Vec<Sha256Digest>,
     /// Bytes of the store's files.
     pub store_bytes: u64,
     /// Expert records in the store.
     pub record_count: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// Working folders of other ingests of the same target, interrupted or running; nothing was done about them.
-    pub left_behind: Vec<PathBuf>,
 }
 
-/// Makes the store `target_dir` of the GGUF file `source`. `progress` is told before the first byte and after each chunk.
+/// A place for a share of the expert records.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StripePlan {
+    /// A folder on the drive, in which a folder for the stripe is made; `None`: the store's own.
+    pub folder: Option<PathBuf>,
+    /// Its share in proportion to the others': the drive's bandwidth, in any unit. Above zero.
+    pub weight: f64,
+}
+
+/// How a store is to be made.
+#[derive(Debug, Clone)]
+pub struct IngestOptions {
+    /// SHA-256 that the source's files must have; empty: they are not known.
+    pub sha256: Vec<Sha256Digest>,
+    /// Where the expert records go; empty: into the store's folder.
+    pub stripes: Vec<StripePlan>,
+    /// Throws away what an interrupted ingest left, instead of going on with it.
+    pub restart: bool,
+    /// Bytes of a read of the source.
+    pub chunk_bytes: usize,
+    /// Bytes of the source after which the journal is written at the latest.
+    pub checkpoint_bytes: u64,
+    /// Time after which the journal is written at the latest.
+    pub checkpoint_after: Duration,
+}
+
+impl Default for IngestOptions {
+    fn default() -> Self {
+        Self {
+            sha256: Vec::new(),
+            stripes: Vec::new(),
+            restart: false,
+            // Large enough for any drive's full rate, small enough to report progress.
+            chunk_bytes: 8 << 20,
+            // A checkpoint waits for the drive: some ten milliseconds, against seconds of work that it saves.
+            checkpoint_bytes: 4 << 30,
+            checkpoint_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Makes the store `target_dir` of the GGUF file `source`, or of all parts of the split GGUF that it belongs to.
+/// `progress` is told before the first byte and after each chunk, and stops the ingest by [`ControlFlow::Break`].
 ///
 /// # Errors
-/// The source is no Flint, truncated or changing; the target exists or cannot be made; the drive is full or fails.
-/// Then nothing stands under the target's name that was not there before, and what was written is removed.
+/// The source is no Flint, truncated or changing; the target exists or cannot be made; another ingest of it is running;
+/// the drive is full or fails. Then nothing stands under the target's name that was not there before. What was done is
+/// kept beside it, and the next ingest goes on from there, except when the source itself was wrong.
 pub fn ingest(
     source: &Path,
     target_dir: &Path,
     progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<IngestReport, StoreError> {
-    ingest_checked(source, target_dir, None, progress)
+    ingest_from(open_local(source)?, target_dir, &IngestOptions::default(), progress)
 }
 
-/// [`ingest`] of a source whose SHA-256 is known: with another one it is refused, after it was read.
+/// [`ingest`] of files from anywhere: one, or all parts of a split GGUF in order.
 ///
 /// # Errors
 /// As [`ingest`], and [`StoreError::SourceDigest`].
-pub fn ingest_checked(
-    source: &Path,
+///
+/// # Panics
+/// When there is no source, or `options` has another number of digests than there are sources, and not none.
+pub fn ingest_from(
+    sources: Vec<Box<dyn ByteSource>>,
     target_dir: &Path,
-    wanted: Option<Sha256Digest>,
+    options: &IngestOptions,
+    progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
+) -> Result<IngestReport, StoreError> {
+    ingest_on(&RealDrive, sources, target_dir, options, progress)
+}
+
+/// Opens the GGUF file at `path`, or all parts of the split GGUF that it belongs to.
+///
+/// # Errors
+/// A file, or a part, is missing or cannot be read.
+pub fn open_local(path: &Path) -> Result<Vec<Box<dyn ByteSource>>, StoreError> {
+    let open = |path: &PathBuf| Ok(Box::new(LocalSource::open(path)?) as Box<dyn ByteSource>);
+    parts::paths(path)?.iter().map(open).collect()
+}
+
+/// Reads the headers of a source, and nothing else; those of several files as one.
+///
+/// # Errors
+/// The source cannot be read, or a header is not what it must be, or the files are not one GGUF.
+///
+/// # Panics
+/// When there is no source.
+pub fn read_header(sources: &mut [Box<dyn ByteSource>]) -> Result<Gguf, StoreError> {
+    Ok(join_headers(sources)?.gguf)
+}
+
+fn join_headers(sources: &mut [Box<dyn ByteSource>]) -> Result<Joined, StoreError> {
+    assert!(!sources.is_empty(), "a model has at least one file");
+    let headers: Result<Vec<_>, StoreError> = sources
+        .iter_mut()
+        .map(|source| Ok((source.name().to_owned(), read_one_header(source.as_mut())?)))
+        .collect();
+    parts::join(headers?)
+}
+
+fn read_one_header(source: &mut dyn ByteSource) -> Result<Gguf, StoreError> {
+    let len_bytes = source.len_bytes();
+    let in_file = |name: &str, cause| GgufError::InFile { path: PathBuf::from(name), cause: Box::new(cause) };
+    let mut bytes = Vec::new();
+    let mut want_bytes = HEADER_BYTES_MIN;
+    loop {
+        let mut have = bytes.len();
+        let want = usize::try_from(want_bytes.min(len_bytes)).unwrap_or(usize::MAX);
+        bytes.resize(want, 0);
+        while have < want {
+            match source.read_from(have as u64, &mut bytes[have..])? {
+                0 => {
+                    let path = source.stamp()?.location.into();
+                    return Err(StoreError::SourceTruncated {
+                        path,
+                        want_bytes: len_bytes,
+                        got_bytes: have as u64,
+                    });
+                }
+                got => have += got,
+            }
+        }
+        match Gguf::parse(&bytes, len_bytes).map_err(|error| in_file(source.name(), error))? {
+            Parsed::Complete(gguf) => return Ok(*gguf),
+            Parsed::Incomplete { need_bytes } if bytes.len() as u64 == len_bytes => {
+                let error = GgufError::Incomplete { have_bytes: len_bytes, need_bytes };
+                return Err(in_file(source.name(), error).into());
+            }
+            Parsed::Incomplete { need_bytes } => want_bytes = need_bytes.max(2 * want_bytes),
+        }
+    }
+}
+
+/// [`ingest_from`], onto any [`Drive`].
+///
+/// # Errors
+/// As [`ingest_from`].
+///
+/// # Panics
+/// As [`ingest_from`].
+pub fn ingest_on(
+    drive: &dyn Drive,
+    mut sources: Vec<Box<dyn ByteSource>>,
+    target_dir: &Path,
+    options: &IngestOptions,
     progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<IngestReport, StoreError> {
     let started = Instant::now();
-    let gguf = Gguf::read(source)?;
-    let layout = Layout::from_gguf(&gguf, Placement::single)?;
-    let parent = WorkingFolder::check_target(target_dir)?;
-    let store_bytes =
-        gguf.header_bytes().len() as u64 + layout.dense_file_bytes + layout.experts_file_bytes(0);
-    check_room(&parent, store_bytes + SPARE_BYTES)?;
-
-    let folder = WorkingFolder::create(target_dir)?;
-    let header_sha256 = Sha256Digest::of(gguf.header_bytes());
-    let name = |file: &str| folder.path().join(file);
-    let header = Output::create(name("header.bin"), gguf.header_bytes().len() as u64)?;
-    let dense = Output::create(name("dense.bin"), layout.dense_file_bytes)?;
-    let experts = Output::create(name("experts.bin"), layout.experts_file_bytes(0))?;
-    let mut writer = Writer { dense, experts, left_bytes: store_bytes };
-    writer.left_bytes -= header.write(gguf.header_bytes(), 0, writer.left_bytes)?;
-
-    let mut sums = Sums::new(&layout);
-    let source_sha256 = copy(source, &gguf, &layout, &mut writer, &mut sums, progress)?;
-    if let Some(wanted) = wanted.filter(|&wanted| wanted != source_sha256) {
-        return Err(StoreError::SourceDigest { path: source.to_owned(), found: source_sha256, wanted });
-    }
-    let record = SourceRecord {
-        file_name: plain_name(source),
-        size_bytes: gguf.file_len_bytes,
-        header_bytes: gguf.header_bytes().len() as u64,
-        sha256: source_sha256,
+    let count = options.sha256.len();
+    assert!(count == 0 || count == sources.len(), "{count} digests for {} files", sources.len());
+    let joined = join_headers(&mut sources)?;
+    let target = Target::check(drive, target_dir)?;
+    let stripes = stripes::folders(drive, &target, options)?;
+    let weights: Vec<f64> = match options.stripes.as_slice() {
+        [] => vec![1.0],
+        stripes => stripes.iter().map(|stripe| stripe.weight).collect(),
     };
-    let facts = sums.facts(vec![record], header_sha256, &gguf, &layout, vec![None]);
-    let manifest = Manifest::new(facts, &gguf, &layout).to_bytes();
-    let description = Output::create(name(MANIFEST_NAME), manifest.len() as u64)?;
-    description.write(&manifest, 0, manifest.len() as u64)?;
-
-    let total_bytes = store_bytes + manifest.len() as u64;
-    let mut done_bytes = 0;
-    for output in [&writer.experts, &writer.dense, &header, &description] {
-        go_on(progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes }))?;
-        done_bytes += output.sync()?;
+    let layout = Layout::from_gguf(&joined.gguf, |count| Placement::weighted(count, &weights))?;
+    let moves = layout.moves();
+    let folder = WorkingFolder::take(drive, target)?;
+    let mut ingest = Ingest {
+        drive,
+        options,
+        joined: &joined,
+        layout: &layout,
+        moves: &moves,
+        stripes: &stripes,
+        folder: &folder,
+    };
+    let result = ingest.run(&mut sources, progress);
+    if result.as_ref().is_err_and(is_worthless) {
+        // The error that led here is the one to report.
+        let _ = ingest.discard();
     }
-    folder.publish()?;
-    let _ = progress(IngestProgress { phase: IngestPhase::Sync, done_bytes, total_bytes });
+    let (resumed_bytes, source_sha256, store_bytes) = result?;
     Ok(IngestReport {
         store: target_dir.to_owned(),
-        source_bytes: gguf.file_len_bytes,
+        source_bytes: joined.gguf.file_len_bytes,
+        resumed_bytes,
         source_sha256,
-        store_bytes: total_bytes,
+        store_bytes,
         record_count: layout.experts.record_count(),
         elapsed: started.elapsed(),
-        left_behind: other_working_folders(target_dir, &parent),
     })
 }
 
-/// Reads the whole source once, hands its parts to `writer`, and gives its SHA-256.
-fn copy(
-    path: &Path,
-    gguf: &Gguf,
-    layout: &Layout,
-    writer: &mut Writer,
-    sums: &mut Sums,
-    progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
-) -> Result<Sha256Digest, StoreError> {
-    let mut file = File::open(path).map_err(io_error("open", path))?;
-    let before = file.metadata().map_err(io_error("look up", path))?;
-    let total_bytes = gguf.file_len_bytes;
-    let mut report =
-        |done_bytes| go_on(progress(IngestProgress { phase: IngestPhase::Copy, done_bytes, total_bytes }));
-    report(0)?;
-
-    let moves = layout.moves();
-    let mut next = 0;
-    let mut sha256 = Sha256::new();
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut offset_bytes = 0u64;
-    loop {
-        let got = read_chunk(&mut file, &mut chunk).map_err(io_error("read", path))?;
-        if got == 0 {
-            break;
-        }
-        let bytes = &chunk[..got];
-        sha256.update(bytes);
-        if !agrees_with_header(bytes, offset_bytes, gguf.header_bytes()) {
-            return Err(StoreError::SourceChanged { path: path.to_owned() });
-        }
-        write_moves(bytes, offset_bytes, &moves, &mut next, writer, sums)?;
-        offset_bytes += got as u64;
-        report(offset_bytes)?;
-    }
-    if offset_bytes < total_bytes {
-        let (path, want_bytes, got_bytes) = (path.to_owned(), total_bytes, offset_bytes);
-        return Err(StoreError::SourceTruncated { path, want_bytes, got_bytes });
-    }
-    let after = file.metadata().map_err(io_error("look up", path))?;
-    if offset_bytes > total_bytes || !is_same_state(&before, &after) {
-        return Err(StoreError::SourceChanged { path: path.to_owned() });
-    }
-    assert_eq!(next, moves.len(), "a tensor inside the file was not met in it");
-    Ok(Sha256Digest(sha256.finalize().into()))
+/// Whether nothing of what was done can be of use.
+fn is_worthless(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::SourceChanged { .. }
+            | StoreError::SourceTruncated { .. }
+            | StoreError::SourceDigest { .. }
+            | StoreError::Source(SourceError::Changed { .. })
+            | StoreError::NoSpace { .. }
+    )
 }
 
-/// Writes what of `moves[*next..]` lies in `bytes`, which stand at `offset_bytes` in the source; `next` becomes the first
-/// that is not done.
-fn write_moves(
-    bytes: &[u8],
-    offset_bytes: u64,
-    moves: &[Move],
-    next: &mut usize,
-    writer: &mut Writer,
-    sums: &mut Sums,
-) -> Result<(), StoreError> {
-    let end_bytes = offset_bytes + bytes.len() as u64;
-    while let Some(step) = moves.get(*next).filter(|step| step.gguf_offset_bytes < end_bytes) {
-        let step_end_bytes = step.gguf_offset_bytes + step.target.len_bytes;
-        let from = step.gguf_offset_bytes.max(offset_bytes);
-        let to = step_end_bytes.min(end_bytes);
-        let place = |at: u64| usize::try_from(at - offset_bytes).expect("invariant: inside the chunk");
-        let target = Span {
-            file: step.target.file,
-            offset_bytes: step.target.offset_bytes + (from - step.gguf_offset_bytes),
-            len_bytes: to - from,
+struct Ingest<'run> {
+    drive: &'run dyn Drive,
+    options: &'run IngestOptions,
+    joined: &'run Joined,
+    layout: &'run Layout,
+    moves: &'run [Move],
+    stripes: &'run [StripeFolder],
+    folder: &'run WorkingFolder<'run>,
+}
+
+impl Ingest<'_> {
+    /// Does the work; gives the bytes that were done before, the digests of the source's files, the store's bytes.
+    fn run(
+        &mut self,
+        sources: &mut [Box<dyn ByteSource>],
+        progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
+    ) -> Result<(u64, Vec<Sha256Digest>, u64), StoreError> {
+        let stamps: Result<Vec<_>, _> = sources.iter().map(|source| source.stamp()).collect();
+        let task = Task {
+            store_id: self.store_id(),
+            stamps: stamps?,
+            folders: self.stripes.iter().map(|stripe| stripe.path().cloned()).collect(),
+            placement: self.placement_digest(),
         };
-        let bytes = &bytes[place(from)..place(to)];
-        sums.add(bytes);
-        writer.write(bytes, target)?;
-        if step_end_bytes > end_bytes {
-            break;
+        let stamps = task.stamps.clone();
+        let (mut journal, mut state, outputs) = self.begin(task)?;
+        let gguf = &self.joined.gguf;
+        let work = Work {
+            drive: self.drive,
+            parts: &self.joined.parts,
+            stamps: &stamps,
+            headers: gguf.header_bytes(),
+            moves: self.moves,
+            outputs: &outputs,
+            options: self.options,
+        };
+        if !work.accepts(&state) {
+            return Err(StoreError::JournalDamaged { path: self.folder.path().to_owned() });
         }
-        sums.end(*next);
-        *next += 1;
+        let resumed_bytes = state.offset_bytes;
+        let mut say = |phase, done_bytes, total_bytes| {
+            go_on(progress(IngestProgress { phase, done_bytes, total_bytes, resumed_bytes }))
+        };
+        say(IngestPhase::Copy, resumed_bytes, gguf.file_len_bytes)?;
+        work.run(sources, &mut state, &mut journal, progress)?;
+
+        let names = sources.iter().map(|source| source.name().replace(char::is_control, "\u{fffd}"));
+        let records =
+            names.zip(&self.joined.parts).zip(&state.parts_done).map(|((file_name, part), &sha256)| {
+                let (size_bytes, header_bytes) = (part.len_bytes, part.header_bytes);
+                SourceRecord { file_name, size_bytes, header_bytes, sha256 }
+            });
+        let folders: Vec<_> = self.stripes.iter().map(|stripe| stripe.path().cloned()).collect();
+        let facts = facts(&state.pieces, records.collect(), gguf, self.layout, &folders);
+        let manifest = Manifest::new(facts, gguf, self.layout).to_bytes();
+
+        // The pass has synced its files; what is left are the manifest and the names.
+        let store_bytes = self.files_bytes() + manifest.len() as u64;
+        let mut say = |done_bytes| {
+            let phase = IngestPhase::Sync;
+            go_on(progress(IngestProgress { phase, done_bytes, total_bytes: store_bytes, resumed_bytes }))
+        };
+        say(store_bytes - manifest.len() as u64)?;
+        write_whole(self.drive, &self.folder.store().join(MANIFEST_NAME), &manifest)?;
+        for stripe in self.stripes {
+            stripe.publish(self.drive)?;
+        }
+        self.folder.publish()?;
+        // It is done; nothing is left to be stopped.
+        let _ = say(store_bytes);
+        Ok((resumed_bytes, state.parts_done, store_bytes))
     }
-    Ok(())
+
+    /// Goes on with what an interrupted ingest left, or begins.
+    fn begin(&self, task: Task) -> Result<(Journal, State, Vec<Output>), StoreError> {
+        if self.options.restart {
+            self.clear()?;
+        }
+        let found = Journal::load(self.drive, self.folder.path(), &task, self.moves.len())?;
+        if let Some((journal, state)) = found {
+            let outputs = self.planned()?.into_iter().map(|(path, len_bytes)| {
+                if entry(self.drive, &path)? != Some(Entry::File(len_bytes)) {
+                    return Err(StoreError::JournalDamaged { path: self.folder.path().to_owned() });
+                }
+                let file = self.drive.open_file(&path).map_err(io_error("open", &path))?;
+                Ok(Output { path, len_bytes, file })
+            });
+            return Ok((journal, state, outputs.collect::<Result<_, StoreError>>()?));
+        }
+        // Without a journal, whatever is there means nothing.
+        self.clear()?;
+        let begun = self.create(task);
+        if begun.is_err() {
+            // Also room that was taken ahead; the error is the one to report.
+            let _ = self.discard();
+        }
+        begun
+    }
+
+    fn create(&self, task: Task) -> Result<(Journal, State, Vec<Output>), StoreError> {
+        self.check_room()?;
+        let store = self.folder.store();
+        self.drive.create_folder(&store).map_err(io_error("make the folder", &store))?;
+        for stripe in self.stripes {
+            stripe.create(self.drive, task.store_id)?;
+        }
+        let mut left_bytes = self.files_bytes();
+        let mut make = |path: PathBuf, len_bytes: u64| {
+            let file = self.drive.create_file(&path, len_bytes);
+            let file = file.map_err(|source| write_error(self.drive, &path, 0, left_bytes, source))?;
+            left_bytes -= len_bytes;
+            Ok::<_, StoreError>(Output { path, len_bytes, file })
+        };
+        let header = self.joined.gguf.header_bytes();
+        let copy = make(store.join(HEADER_NAME), header.len() as u64)?;
+        let outputs: Result<Vec<_>, _> =
+            self.planned()?.into_iter().map(|(path, len_bytes)| make(path, len_bytes)).collect();
+        let outputs = outputs?;
+        let written = copy.file.write_at(header, 0);
+        written.map_err(|source| write_error(self.drive, &copy.path, 0, header.len() as u64, source))?;
+        for output in outputs.iter().chain([&copy]) {
+            let synced = output.file.sync();
+            synced.map_err(|source| StoreError::SyncFailed { path: output.path.clone(), source })?;
+        }
+        for output in &outputs {
+            sync_folder(self.drive, output.path.parent().unwrap_or(&store))?;
+        }
+        sync_folder(self.drive, self.folder.path())?;
+        // From here on, what is in the folder means what the journal says.
+        let journal = Journal::create(self.drive, self.folder.path(), task, self.moves.len())?;
+        Ok((journal, State::start(), outputs))
+    }
+
+    /// Path and length of the files that pieces go to, in their order.
+    fn planned(&self) -> Result<Vec<(PathBuf, u64)>, StoreError> {
+        let store = self.folder.store();
+        let mut planned = vec![(store.join(DENSE_NAME), self.layout.dense_file_bytes)];
+        for (file, stripe) in self.stripes.iter().enumerate() {
+            let name = experts_file_name(file, self.stripes.len());
+            let folder = stripe.place(self.drive, &store)?;
+            planned.push((folder.join(name), self.layout.experts_file_bytes(file)));
+        }
+        Ok(planned)
+    }
+
+    fn check_room(&self) -> Result<(), StoreError> {
+        let mut needs = vec![(self.folder.path().to_owned(), self.joined.gguf.header_bytes().len() as u64)];
+        needs[0].1 += self.layout.dense_file_bytes + SPARE_BYTES;
+        for (file, stripe) in self.stripes.iter().enumerate() {
+            let needed_bytes = self.layout.experts_file_bytes(file);
+            match stripe.path().and_then(|path| path.parent()) {
+                None => needs[0].1 += needed_bytes,
+                Some(folder) => needs.push((folder.to_owned(), needed_bytes + SPARE_BYTES)),
+            }
+        }
+        for (path, needed_bytes) in needs {
+            let free_bytes =
+                self.drive.free_bytes(&path).map_err(io_error("ask for the free space", &path))?;
+            if free_bytes < needed_bytes {
+                return Err(StoreError::NoSpace { path, needed_bytes, free_bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of all files but the manifest.
+    fn files_bytes(&self) -> u64 {
+        let experts: u64 = (0..self.stripes.len()).map(|file| self.layout.experts_file_bytes(file)).sum();
+        self.joined.gguf.header_bytes().len() as u64 + self.layout.dense_file_bytes + experts
+    }
+
+    fn store_id(&self) -> Sha256Digest {
+        let lens = self.joined.parts.iter().map(|part| (part.header_bytes, part.len_bytes));
+        store_id(lens, self.joined.gguf.header_bytes())
+    }
+
+    fn placement_digest(&self) -> Sha256Digest {
+        let files: Vec<u8> =
+            self.layout.placement.places.iter().flat_map(|place| place.file.to_le_bytes()).collect();
+        Sha256Digest::of(&files)
+    }
+
+    fn clear(&self) -> Result<(), StoreError> {
+        self.folder.clear()?;
+        self.stripes.iter().try_for_each(|stripe| stripe.clear(self.drive))
+    }
+
+    fn discard(&self) -> Result<(), StoreError> {
+        self.stripes.iter().try_for_each(|stripe| stripe.clear(self.drive))?;
+        self.folder.remove()
+    }
 }
 
 fn go_on(answer: ControlFlow<()>) -> Result<(), StoreError> {
     if answer.is_break() { Err(StoreError::Stopped) } else { Ok(()) }
-}
-
-/// Fills `chunk` as far as the file goes.
-fn read_chunk(file: &mut File, chunk: &mut [u8]) -> io::Result<usize> {
-    let mut got = 0;
-    while got < chunk.len() {
-        match file.read(&mut chunk[got..]) {
-            Ok(0) => break,
-            Ok(count) => got += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
-}
-
-/// Whether `bytes`, which stand at `offset_bytes` in the source, still are what was parsed before.
-fn agrees_with_header(bytes: &[u8], offset_bytes: u64, header: &[u8]) -> bool {
-    let rest = usize::try_from(offset_bytes).ok().and_then(|start| header.get(start..)).unwrap_or_default();
-    let len = rest.len().min(bytes.len());
-    bytes[..len] == rest[..len]
-}
-
-fn is_same_state(before: &Metadata, after: &Metadata) -> bool {
-    let state = |file: &Metadata| (file.len(), file.mtime(), file.mtime_nsec());
-    state(before) == state(after)
-}
-
-fn check_room(folder: &Path, needed_bytes: u64) -> Result<(), StoreError> {
-    let free_bytes = free_bytes(folder).map_err(io_error("ask for the free space", folder))?;
-    if free_bytes < needed_bytes {
-        return Err(StoreError::NoSpace { path: folder.to_owned(), needed_bytes, free_bytes });
-    }
-    Ok(())
 }

@@ -42,7 +42,7 @@ impl LocalSource {
         };
         Ok(Self {
             path: path.to_owned(),
-            name: plain_name(path),
+            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             len_bytes: found.len(),
             direct: direct.filter(is_same),
             buffered,
@@ -110,12 +110,6 @@ fn retried(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 }
 
 fn state(metadata: &Metadata) -> String {
-    let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
-    format!("modified {seconds}.{nanoseconds:09}, inode {}:{}", metadata.dev(), metadata.ino())
-}
-
-/// The file's name as the manifest may hold it: without what a terminal would obey.
-pub(super) fn plain_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.replace(char::is_control, "\u{fffd}")
+    // Without the device's number, which is not the same after every start of the machine.
+    format!("modified {}.{:09}, inode {}", metadata.mtime(), metadata.mtime_nsec(), metadata.ino())
 }

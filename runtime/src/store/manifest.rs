@@ -26,8 +26,8 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 const FORMAT: &str = "flint-rt store";
 const VERSION: u32 = 2;
-const HEADER_NAME: &str = "header.bin";
-const DENSE_NAME: &str = "dense.bin";
+pub(super) const HEADER_NAME: &str = "header.bin";
+pub(super) const DENSE_NAME: &str = "dense.bin";
 
 /// Files of experts that a store may have: far more drives than machines have.
 pub(super) const STRIPES_MAX: usize = 64;

@@ -11,9 +11,11 @@
 mod bytes;
 mod checksum;
 mod digest;
+mod drive;
 mod error;
 mod experts;
 mod ingest;
+mod journal;
 mod layout;
 mod local;
 mod lock;
@@ -21,25 +23,33 @@ mod manifest;
 mod open;
 mod output;
 mod parts;
+mod pass;
 mod pin;
 mod placement;
 mod publish;
+mod real_drive;
 mod record;
 mod stripe;
+mod stripes;
 mod sums;
 mod verify;
 
 pub use bytes::{ByteSource, SourceError, SourceStamp};
 pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
 pub use digest::Sha256Digest;
+pub use drive::{Drive, DriveFile, Entry, LockAnswer};
 pub use error::StoreError;
-pub use ingest::{IngestPhase, IngestProgress, IngestReport, ingest, ingest_checked};
+pub use ingest::{
+    IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan, ingest, ingest_from, ingest_on,
+    open_local, read_header,
+};
 pub use local::LocalSource;
 pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind, SourcePart};
 pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
+pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
 pub use verify::{
     Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,

@@ -1,76 +1,175 @@
-//! The new files of a store.
+//! The new files of a store, written by a few threads.
 //!
-//! - Owns: their handles. In: bytes and their places. Out: files of their final length; typed errors of a full drive.
-//! - Invariants: nothing is written beyond a file's planned end; a file that exists is never opened.
+//! - Owns: the aligned buffers on their way to the drive. In: bytes and their places, in any sizes. Out: writes of
+//!   whole blocks, several at a time, because a drive that is asked for one thing at a time is not at its rate.
+//! - Invariants: a buffer is with its writer until the write has ended; [`Writers::flush`] returns when none is. Nothing
+//!   is written beyond a file's planned end.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Scope;
 
-use crate::base::ids::Span;
-use crate::base::volume::free_bytes;
-use crate::store::error::{StoreError, io_error};
-use crate::store::layout::DENSE_FILE;
+use crate::base::region::{HostBuffer, HostRegion};
+use crate::store::drive::{Drive, DriveFile};
+use crate::store::error::{StoreError, write_error};
+use crate::store::record::RECORD_ALIGN_BYTES;
 
-/// The files that the source's tensors go to.
-pub(super) struct Writer {
-    pub(super) dense: Output,
-    pub(super) experts: Output,
-    /// What of the store is still to be written, for the message when the drive is full.
-    pub(super) left_bytes: u64,
+/// Bytes of a write at most: an expert's matrix of the real Flint is a third of it.
+const WRITE_BYTES: usize = 2 << 20;
+
+/// Threads that write: enough for the queue of any single drive at writes of this size.
+const WRITERS: usize = 4;
+
+/// Buffers: one being filled, one for each writer, as many waiting. 18 MiB in all.
+const BUFFERS: usize = 2 * WRITERS + 1;
+
+/// One file of the store.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) path: PathBuf,
+    pub(super) len_bytes: u64,
+    pub(super) file: Box<dyn DriveFile>,
 }
 
-impl Writer {
-    /// Writes `bytes` to `target`, whose length they have.
-    pub(super) fn write(&mut self, bytes: &[u8], target: Span) -> Result<(), StoreError> {
-        let output = if target.file == DENSE_FILE { &self.dense } else { &self.experts };
-        let end_bytes = target.offset_bytes + target.len_bytes;
+/// A write on its way.
+pub(super) struct Job {
+    file: usize,
+    offset_bytes: u64,
+    buffer: HostBuffer,
+    start: usize,
+    len: usize,
+}
+
+/// What became of it. The buffer comes back.
+struct Done {
+    buffer: HostBuffer,
+    failed: Option<(usize, u64, std::io::Error)>,
+}
+
+/// The threads that write, and the buffer that is being filled for them.
+pub(super) struct Writers<'run> {
+    drive: &'run dyn Drive,
+    outputs: &'run [Output],
+    jobs: SyncSender<Job>,
+    done: Receiver<Done>,
+    free: Vec<HostBuffer>,
+    current: Option<Job>,
+    left_bytes: &'run AtomicU64,
+}
+
+impl<'run> Writers<'run> {
+    /// Starts the threads. `left_bytes` counts down what is still to be written, for the message when a drive is full.
+    pub(super) fn start<'scope>(
+        scope: &'scope Scope<'scope, 'run>,
+        drive: &'run dyn Drive,
+        outputs: &'run [Output],
+        left_bytes: &'run AtomicU64,
+        jobs_shared: &'run Mutex<Option<Receiver<Job>>>,
+    ) -> Result<Self, StoreError> {
+        let region = HostRegion::new(WRITE_BYTES * BUFFERS)?;
+        let free = region.split(WRITE_BYTES, BUFFERS);
+        let (jobs, waiting) = sync_channel::<Job>(BUFFERS);
+        let (finished, done) = sync_channel::<Done>(BUFFERS);
+        *jobs_shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+        for _ in 0..WRITERS {
+            let finished = finished.clone();
+            scope.spawn(move || {
+                loop {
+                    // The lock is held while waiting: one waits for the next job, the others for their turn.
+                    let next = match &*jobs_shared.lock().unwrap_or_else(PoisonError::into_inner) {
+                        Some(waiting) => waiting.recv(),
+                        None => break,
+                    };
+                    let Ok(Job { file, offset_bytes, buffer, start, len }) = next else { break };
+                    let bytes = &buffer.as_slice()[start..start + len];
+                    let result = outputs[file].file.write_at(bytes, offset_bytes);
+                    let failed = result.err().map(|error| (file, offset_bytes, error));
+                    if failed.is_none() {
+                        left_bytes.fetch_sub(len as u64, Ordering::Relaxed);
+                    }
+                    if finished.send(Done { buffer, failed }).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self { drive, outputs, jobs, done, free, current: None, left_bytes })
+    }
+
+    /// Writes `bytes` to file `file`. They may be on their way when this returns.
+    pub(super) fn write(
+        &mut self,
+        file: usize,
+        mut offset_bytes: u64,
+        mut bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let output = &self.outputs[file];
+        let end_bytes = offset_bytes + bytes.len() as u64;
         assert!(end_bytes <= output.len_bytes, "{} is written beyond its end", output.path.display());
-        self.left_bytes -= output.write(bytes, target.offset_bytes, self.left_bytes)?;
+        while !bytes.is_empty() {
+            let room = self.room_for(file, offset_bytes)?;
+            let (now, later) = bytes.split_at(room.len().min(bytes.len()));
+            room[..now.len()].copy_from_slice(now);
+            let current = self.current.as_mut().expect("invariant: room is in the buffer at hand");
+            current.len += now.len();
+            offset_bytes += now.len() as u64;
+            bytes = later;
+        }
         Ok(())
     }
-}
 
-/// One new file of the store.
-pub(super) struct Output {
-    path: PathBuf,
-    file: File,
-    len_bytes: u64,
-}
-
-impl Output {
-    /// Makes the file in its final length, so that padding needs no writes.
-    pub(super) fn create(path: PathBuf, len_bytes: u64) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = file.map_err(|source| write_error(&path, 0, len_bytes, source))?;
-        file.set_len(len_bytes).map_err(|source| write_error(&path, 0, len_bytes, source))?;
-        Ok(Self { path, file, len_bytes })
+    /// Writes zeros up to the next multiple of 4096 in file `file`.
+    pub(super) fn pad(&mut self, file: usize, offset_bytes: u64) -> Result<(), StoreError> {
+        const ZEROS: [u8; RECORD_ALIGN_BYTES as usize] = [0; RECORD_ALIGN_BYTES as usize];
+        let into_block = (offset_bytes % RECORD_ALIGN_BYTES) as usize;
+        if into_block == 0 { Ok(()) } else { self.write(file, offset_bytes, &ZEROS[into_block..]) }
     }
 
-    /// Writes all of `bytes`; gives their number. `left_bytes` are still to be written to the store, these included.
-    pub(super) fn write(&self, bytes: &[u8], offset_bytes: u64, left_bytes: u64) -> Result<u64, StoreError> {
-        let result = self.file.write_all_at(bytes, offset_bytes);
-        result.map_err(|source| write_error(&self.path, offset_bytes, left_bytes, source))?;
-        Ok(bytes.len() as u64)
-    }
-
-    /// Waits until the drive has the file; gives its length.
-    pub(super) fn sync(&self) -> Result<u64, StoreError> {
-        self.file.sync_all().map_err(io_error("sync", &self.path))?;
-        Ok(self.len_bytes)
-    }
-}
-
-/// Tells a full drive from a broken one.
-fn write_error(path: &Path, offset_bytes: u64, needed_bytes: u64, source: io::Error) -> StoreError {
-    match source.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            // Only for the message: a file system that does not answer says nothing about why the write failed.
-            let free_bytes = free_bytes(folder).unwrap_or(0);
-            StoreError::DriveFull { path: path.to_owned(), offset_bytes, needed_bytes, free_bytes, source }
+    /// The free end of the buffer at hand, into which the bytes of `file` at `offset_bytes` go.
+    fn room_for(&mut self, file: usize, offset_bytes: u64) -> Result<&mut [u8], StoreError> {
+        let goes_on = self.current.as_ref().is_some_and(|job| {
+            job.file == file
+                && job.offset_bytes + job.len as u64 == offset_bytes
+                && job.start + job.len < WRITE_BYTES
+        });
+        if !goes_on {
+            self.ship()?;
+            let buffer = match self.free.pop() {
+                Some(buffer) => buffer,
+                None => self.wait_for_one()?,
+            };
+            // Memory stands in its block as the bytes do in the file's.
+            let start = (offset_bytes % RECORD_ALIGN_BYTES) as usize;
+            self.current = Some(Job { file, offset_bytes, buffer, start, len: 0 });
         }
-        _ => io_error("write", path)(source),
+        let job = self.current.as_mut().expect("invariant: there is a buffer at hand");
+        Ok(&mut job.buffer.as_mut_slice()[job.start + job.len..])
+    }
+
+    fn ship(&mut self) -> Result<(), StoreError> {
+        let Some(job) = self.current.take() else { return Ok(()) };
+        // Its capacity is the number of buffers, so this waits only when the writers are gone.
+        self.jobs.send(job).expect("invariant: writers live as long as there are jobs");
+        Ok(())
+    }
+
+    fn wait_for_one(&mut self) -> Result<HostBuffer, StoreError> {
+        let Done { buffer, failed } = self.done.recv().expect("invariant: a writer has the buffer");
+        let Some((file, offset_bytes, source)) = failed else { return Ok(buffer) };
+        self.free.push(buffer);
+        let needed_bytes = self.left_bytes.load(Ordering::Relaxed);
+        Err(write_error(self.drive, &self.outputs[file].path, offset_bytes, needed_bytes, source))
+    }
+
+    /// Waits until everything was written: the system has it, the drive perhaps not.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        self.ship()?;
+        while self.free.len() < BUFFERS {
+            let buffer = self.wait_for_one()?;
+            self.free.push(buffer);
+        }
+        Ok(())
     }
 }

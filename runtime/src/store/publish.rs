@@ -1,35 +1,44 @@
 //! A store appears whole or not at all.
 //!
-//! - Owns: the working folder `NAME.partial-PID` beside the target, until it is published or dropped.
-//! - In: the target's path. Out: a folder to write into; then the store under its name.
+//! - Owns: the working folder `NAME.partial` beside the target, and the lock in it. In: the target's path.
+//! - Out: a folder to write into, perhaps with what an interrupted ingest left; then the store under its name.
 //! - Invariants: the target's name is taken by one rename, after everything in the folder was synced; what exists
-//!   there already is never touched. A working folder that is not published is removed, unless the process is killed.
+//!   there already is never touched. Only who holds the lock changes the working folder, and it is kept until the store
+//!   is published or the work is known to be worthless.
 
-use std::fs::{self, File};
-use std::io;
+use std::any::Any;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process;
 
+use crate::store::drive::{Drive, Entry, LockAnswer};
 use crate::store::error::{StoreError, io_error};
+use crate::store::journal::{JOURNAL_NAME, PIECES_NAME};
 use crate::store::manifest::is_plain_name;
 
-/// Longest name of a store: the file system's 255 bytes less the working folder's suffix.
+/// Longest name of a store: the file system's 255 bytes less the suffixes of working folders.
 const NAME_BYTES_MAX: usize = 200;
 
-const SUFFIX: &str = ".partial-";
+const SUFFIX: &str = ".partial";
 
-/// The folder in which a store is made.
-#[derive(Debug)]
-pub(super) struct WorkingFolder {
-    path: PathBuf,
-    target: PathBuf,
-    parent: PathBuf,
-    is_published: bool,
+/// The store's files, within the working folder.
+const STORE_NAME: &str = "store";
+
+const LOCK_NAME: &str = "lock";
+
+/// Times that a working folder may vanish while its lock is asked for: each time another ingest has ended.
+const LOCK_TRIES: u32 = 16;
+
+/// Where a store will be, checked without a change to the drive.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) parent: PathBuf,
 }
 
-impl WorkingFolder {
-    /// Checks the target's name and place, without a change to the drive. Gives the folder that will hold it.
-    pub(super) fn check_target(target: &Path) -> Result<PathBuf, StoreError> {
+impl Target {
+    /// Checks the target's name and the folder that is to hold it.
+    pub(super) fn check(drive: &dyn Drive, target: &Path) -> Result<Self, StoreError> {
         let refuse = |reason| Err(StoreError::TargetName { path: target.to_owned(), reason });
         let Some(name) = target.file_name() else { return refuse("it ends in no name") };
         let Some(name) = name.to_str() else { return refuse("it is not UTF-8") };
@@ -39,93 +48,153 @@ impl WorkingFolder {
         if name.len() > NAME_BYTES_MAX {
             return refuse("it has more than 200 bytes");
         }
-        if is_working_folder(target) {
-            return refuse("the ending .partial-NUMBER belongs to ingests at work");
+        if name.ends_with(SUFFIX) {
+            return refuse("the ending .partial belongs to ingests at work");
         }
-        let parent = match target.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        if !parent.is_dir() {
-            return Err(StoreError::TargetParent { path: parent });
+        let parent = folder_of(target);
+        // Followed, as the system does: the folder may be a link to another drive.
+        match drive.entry(&parent.join(".")) {
+            Ok(Some(Entry::Folder)) => {}
+            _ => return Err(StoreError::TargetParent { path: parent }),
         }
-        refuse_existing(target)?;
-        Ok(parent)
+        Ok(Self { path: target.to_owned(), name: name.to_owned(), parent })
     }
 
-    /// Makes the working folder for `target`.
-    pub(super) fn create(target: &Path) -> Result<Self, StoreError> {
-        let parent = Self::check_target(target)?;
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = parent.join(format!("{name}{SUFFIX}{}", process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => Ok(Self { path, target: target.to_owned(), parent, is_published: false }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(StoreError::Busy { path }),
-            Err(error) => Err(io_error("make the folder", &path)(error)),
+    /// The folder in which an ingest of this target works.
+    pub(super) fn working_folder(&self) -> PathBuf {
+        self.parent.join(format!("{}{SUFFIX}", self.name))
+    }
+}
+
+/// The folder in which a store is made, and the right to do so.
+pub(super) struct WorkingFolder<'run> {
+    drive: &'run dyn Drive,
+    target: Target,
+    path: PathBuf,
+    _lock: Box<dyn Any + Send>,
+}
+
+impl<'run> WorkingFolder<'run> {
+    /// Takes the working folder for `target`, made anew or left by an interrupted ingest.
+    pub(super) fn take(drive: &'run dyn Drive, target: Target) -> Result<Self, StoreError> {
+        let path = target.working_folder();
+        // Looked for first, so that nothing is made beside a store that is there.
+        let is_there = entry(drive, &target.path)?.is_some();
+        if is_there && entry(drive, &path)?.is_none() {
+            return Err(StoreError::TargetExists { path: target.path });
         }
+        let lock = take_lock(drive, &path)?;
+        let folder = Self { drive, target, path, _lock: lock };
+        // Asked again, under the lock: another ingest may have ended meanwhile.
+        if entry(drive, &folder.target.path)?.is_some() {
+            // It was killed between the rename and the end of its work, or this very call made the folder.
+            if entry(drive, &folder.store())?.is_none() {
+                folder.remove()?;
+            }
+            return Err(StoreError::TargetExists { path: folder.target.path });
+        }
+        sync_folder(drive, &folder.target.parent)?;
+        Ok(folder)
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the folder, whose files are synced, the target's name.
-    pub(super) fn publish(mut self) -> Result<(), StoreError> {
-        sync_folder(&self.path)?;
+    /// Where the store's files are made.
+    pub(super) fn store(&self) -> PathBuf {
+        self.path.join(STORE_NAME)
+    }
+
+    /// Removes what an ingest left, but not the folder and its lock. First the journal, so that whatever stays behind
+    /// after a power loss means nothing.
+    pub(super) fn clear(&self) -> Result<(), StoreError> {
+        for name in [JOURNAL_NAME, PIECES_NAME, STORE_NAME] {
+            let path = self.path.join(name);
+            self.drive.remove(&path).map_err(io_error("remove", &path))?;
+            sync_folder(self.drive, &self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes all of it.
+    pub(super) fn remove(&self) -> Result<(), StoreError> {
+        self.clear()?;
+        self.drive.remove(&self.path).map_err(io_error("remove", &self.path))
+    }
+
+    /// Gives the store's folder, in which everything is synced, the target's name.
+    pub(super) fn publish(&self) -> Result<(), StoreError> {
+        let (store, target) = (self.store(), &self.target.path);
+        sync_folder(self.drive, &store)?;
         // The rename itself refuses a folder with content and a file; what it would replace is an empty folder.
-        refuse_existing(&self.target)?;
-        match fs::rename(&self.path, &self.target) {
-            Ok(()) => self.is_published = true,
-            Err(error) => {
-                refuse_existing(&self.target)?;
-                return Err(io_error("rename the finished store to its name", &self.path)(error));
+        if entry(self.drive, target)?.is_some() {
+            return Err(StoreError::TargetExists { path: target.clone() });
+        }
+        if let Err(error) = self.drive.rename(&store, target) {
+            if entry(self.drive, target)?.is_some() {
+                return Err(StoreError::TargetExists { path: target.clone() });
             }
+            return Err(io_error("rename the finished store to its name", &store)(error));
         }
-        sync_folder(&self.parent)
+        sync_folder(self.drive, &self.target.parent)?;
+        sync_folder(self.drive, &self.path)?;
+        // The store is there. What is left of the work is removed by the next ingest of this name, if not now.
+        let _ = self.remove();
+        Ok(())
     }
 }
 
-impl Drop for WorkingFolder {
-    fn drop(&mut self) {
-        if !self.is_published {
-            // Nothing better can be done about a failure here, and the error that led here is the one to report.
-            let _ = fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
-/// Whether `path` has the name of a working folder.
+/// Whether `path` has the name of a working folder, or lies in one.
 pub(super) fn is_working_folder(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.rsplit_once(SUFFIX)
-        .is_some_and(|(_, pid)| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+    let is_named =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX));
+    // Up to the first version, the working folder had its process in its name.
+    let is_old = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let number = name.rsplit_once(".partial-").map(|(_, number)| number);
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    is_named(path) || is_old(path) || path.parent().is_some_and(is_named)
 }
 
-/// Working folders beside `target` that other ingests of it left, or are using.
-pub(super) fn other_working_folders(target: &Path, parent: &Path) -> Vec<PathBuf> {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
-    let mut folders: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let other = path.file_name().unwrap_or_default().to_string_lossy();
-            is_working_folder(path) && other.rsplit_once(SUFFIX).is_some_and(|(stem, _)| stem == name)
-        })
-        .collect();
-    folders.sort();
-    folders
-}
-
-fn refuse_existing(target: &Path) -> Result<(), StoreError> {
-    // Not `exists`: a link that leads nowhere is there, too.
-    match fs::symlink_metadata(target) {
-        Ok(_) => Err(StoreError::TargetExists { path: target.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(io_error("look up", target)(error)),
+/// The folder that holds `path`.
+pub(super) fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
     }
 }
 
-fn sync_folder(path: &Path) -> Result<(), StoreError> {
-    let folder = File::open(path).map_err(io_error("open the folder", path))?;
-    folder.sync_all().map_err(io_error("sync the folder", path))
+pub(super) fn sync_folder(drive: &dyn Drive, folder: &Path) -> Result<(), StoreError> {
+    drive.sync_folder(folder).map_err(|source| StoreError::SyncFailed { path: folder.to_owned(), source })
+}
+
+pub(super) fn entry(drive: &dyn Drive, path: &Path) -> Result<Option<Entry>, StoreError> {
+    drive.entry(path).map_err(io_error("look up", path))
+}
+
+/// Makes the folder where there is none, and takes the lock in it.
+fn take_lock(drive: &dyn Drive, folder: &Path) -> Result<Box<dyn Any + Send>, StoreError> {
+    let path = folder.join(LOCK_NAME);
+    for _ in 0..LOCK_TRIES {
+        match entry(drive, folder)? {
+            Some(Entry::Folder) => {}
+            Some(_) => return Err(StoreError::TargetExists { path: folder.to_owned() }),
+            None => match drive.create_folder(folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(io_error("make the folder", folder)(error));
+                }
+                _ => {}
+            },
+        }
+        match drive.lock(&path) {
+            Ok(LockAnswer::Held(lock)) => return Ok(lock),
+            Ok(LockAnswer::Taken(owner)) => return Err(StoreError::Busy { path: folder.to_owned(), owner }),
+            // The other ingest ended, and removed the folder.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error("lock", &path)(error)),
+        }
+    }
+    Err(StoreError::Busy { path: folder.to_owned(), owner: "several, one after the other".to_owned() })
 }

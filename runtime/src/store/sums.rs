@@ -1,8 +1,10 @@
 //! The sums of everything that an ingest writes, taken as the bytes come by.
 //!
-//! - Owns: the sums of the pieces that are done, in the order of the moves, and the state of the one at hand.
-//! - In: bytes, piece by piece. Out: what a manifest says of them.
+//! - Owns: the sums of the pieces that are done, and the state of the one at hand. In: bytes, piece by piece.
+//! - Out: the pieces' sums, and what a manifest says of them.
 //! - Invariants: pieces come in the order of [`Layout::moves`], each whole.
+
+use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_128;
@@ -20,7 +22,7 @@ pub(super) struct PieceSums {
     pub(super) sha256: Sha256Digest,
 }
 
-/// The sums of all pieces so far.
+/// Takes the sums of one piece after the other.
 pub(super) struct Sums {
     done: Vec<PieceSums>,
     xxh3: XxHash3_128,
@@ -28,9 +30,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn new(layout: &Layout) -> Self {
-        let count = layout.dense.len() + 3 * layout.placement.places.len();
-        Self { done: Vec::with_capacity(count), xxh3: XxHash3_128::new(), sha256: Sha256::new() }
+    pub(super) fn new() -> Self {
+        Self { done: Vec::new(), xxh3: XxHash3_128::new(), sha256: Sha256::new() }
     }
 
     /// The next bytes of the piece at hand.
@@ -39,66 +40,71 @@ impl Sums {
         self.sha256.update(bytes);
     }
 
-    /// The piece of move `number` is whole.
-    pub(super) fn end(&mut self, number: usize) {
-        assert_eq!(number, self.done.len(), "pieces end in order");
+    /// The piece at hand is whole.
+    pub(super) fn end(&mut self) {
         let sha256 = Sha256Digest(self.sha256.finalize_reset().into());
         let xxh3 = std::mem::replace(&mut self.xxh3, XxHash3_128::new()).finish_128();
         self.done.push(PieceSums { xxh3, sha256 });
     }
 
-    /// What the manifest says, when every piece is done.
-    pub(super) fn facts(
-        &self,
-        source: Vec<SourceRecord>,
-        header_sha256: Sha256Digest,
-        gguf: &Gguf,
-        layout: &Layout,
-        folders: Vec<Option<String>>,
-    ) -> Facts {
-        let moves = layout.moves();
-        assert_eq!(self.done.len(), moves.len(), "every piece has its sums");
-        let lens = source.iter().map(|part| (part.header_bytes, part.size_bytes));
-        let id = store_id(lens, gguf.header_bytes());
+    /// The pieces that ended since the last call.
+    pub(super) fn take(&mut self) -> Vec<PieceSums> {
+        std::mem::take(&mut self.done)
+    }
+}
 
-        let mut tensors = vec![0; layout.dense.len()];
-        let mut records = vec![[0; 3]; layout.placement.places.len()];
-        for (step, sums) in moves.iter().zip(&self.done) {
-            match step.owner {
-                Owner::Dense(number) => {
-                    let tensor = &layout.dense[number];
-                    tensors[number] = join_tensor(id, &tensor.name, tensor.len_bytes, sums.xxh3);
-                }
-                Owner::Record(index, matrix) => {
-                    let index = usize::try_from(index).expect("invariant: the records are in memory");
-                    records[index][matrix] = sums.xxh3;
-                }
+/// What a manifest says, when every piece is done: `pieces` are in the order of [`Layout::moves`].
+pub(super) fn facts(
+    pieces: &[PieceSums],
+    source: Vec<SourceRecord>,
+    gguf: &Gguf,
+    layout: &Layout,
+    folders: &[Option<PathBuf>],
+) -> Facts {
+    let moves = layout.moves();
+    assert_eq!(pieces.len(), moves.len(), "every piece has its sums");
+    let lens = source.iter().map(|part| (part.header_bytes, part.size_bytes));
+    let id = store_id(lens, gguf.header_bytes());
+
+    let mut tensors = vec![0; layout.dense.len()];
+    let mut records = vec![[0; 3]; layout.placement.places.len()];
+    for (step, sums) in moves.iter().zip(pieces) {
+        match step.owner {
+            Owner::Dense(number) => {
+                let tensor = &layout.dense[number];
+                tensors[number] = join_tensor(id, &tensor.name, tensor.len_bytes, sums.xxh3);
+            }
+            Owner::Record(index, matrix) => {
+                let index = usize::try_from(index).expect("invariant: the records are in memory");
+                records[index][matrix] = sums.xxh3;
             }
         }
-        let record_bytes = layout.experts.record.record_bytes();
-        let keys = layout.experts.keys();
-        let record_checksums =
-            keys.zip(records).map(|(key, matrices)| join_record(id, key, record_bytes, matrices));
+    }
+    let record_bytes = layout.experts.record.record_bytes();
+    let keys = layout.experts.keys();
+    let record_checksums =
+        keys.zip(records).map(|(key, matrices)| join_record(id, key, record_bytes, matrices));
 
-        let mut leaves: Vec<_> = moves
-            .iter()
-            .zip(&self.done)
-            .map(|(step, sums)| (step.target.file.0, step.target.offset_bytes, sums.sha256))
-            .collect();
-        leaves.sort_unstable_by_key(|&(file, offset_bytes, _)| (file, offset_bytes));
-        let digest = |wanted: usize| {
-            let of_file = leaves.iter().filter(|leaf| usize::from(leaf.0) == wanted);
-            tree_digest(of_file.map(|leaf| leaf.2))
-        };
-        let dense_sha256_tree = digest(0);
-        let stripes = folders.into_iter().enumerate().map(|(file, folder)| (folder, digest(file + 1)));
-        Facts {
-            source,
-            header_sha256,
-            dense_sha256_tree,
-            tensor_checksums: tensors,
-            stripes: stripes.collect(),
-            record_checksums: record_checksums.collect(),
-        }
+    let mut leaves: Vec<_> = moves
+        .iter()
+        .zip(pieces)
+        .map(|(step, sums)| (step.target.file.0, step.target.offset_bytes, sums.sha256))
+        .collect();
+    leaves.sort_unstable_by_key(|&(file, offset_bytes, _)| (file, offset_bytes));
+    let digest = |wanted: usize| {
+        let of_file = leaves.iter().filter(|leaf| usize::from(leaf.0) == wanted);
+        tree_digest(of_file.map(|leaf| leaf.2))
+    };
+    let dense_sha256_tree = digest(0);
+    let stripes = folders.iter().enumerate().map(|(file, folder)| {
+        (folder.as_ref().map(|folder| folder.to_string_lossy().into_owned()), digest(file + 1))
+    });
+    Facts {
+        source,
+        header_sha256: Sha256Digest::of(gguf.header_bytes()),
+        dense_sha256_tree,
+        tensor_checksums: tensors,
+        stripes: stripes.collect(),
+        record_checksums: record_checksums.collect(),
     }
 }

@@ -166,8 +166,7 @@ pub fn is_tensor_whole(source: &Source, name: &str) -> Result<bool, StoreError> 
     let Some(wanted) = source.tensor_checksum(name) else { return Ok(true) };
     let path = &source.files()[usize::from(span.file.0)];
     let input = Input::open(path).map_err(io_error("open", path))?;
-    let region = HostRegion::new(CHUNK_BYTES)
-        .map_err(|error| io_error("take memory to read", path)(std::io::Error::other(error)))?;
+    let region = HostRegion::new(CHUNK_BYTES)?;
     let mut buffer = region.split(CHUNK_BYTES, 1).pop().expect("invariant: one was asked for");
     let mut sum = TensorSum::default();
     let mut at = 0;

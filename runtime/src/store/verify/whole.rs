@@ -35,8 +35,7 @@ pub fn sha256_of_file(
     let input = Input::open(path).map_err(io_error("open", path))?;
     let before = FileStamp::of(path, input.file())?;
     let total_bytes = input.len_bytes();
-    let region = HostRegion::new(CHUNK_BYTES * BUFFERS)
-        .map_err(|error| io_error("take memory to read", path)(std::io::Error::other(error)))?;
+    let region = HostRegion::new(CHUNK_BYTES * BUFFERS)?;
     let mut sha256 = Sha256::new();
     let mut done_bytes = 0;
     let summed = thread::scope(|scope| {

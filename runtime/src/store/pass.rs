@@ -1,0 +1,453 @@
+//! The pass over a source: read once, hashed, cut into pieces, written to their places.
+//!
+//! - Owns: the threads of the pass. In: sources, a layout, a state to go on from. Out: the state at the end, and on the
+//!   way a journal.
+//! - Invariants: the source is read in order, each byte once. Reading, the source's SHA-256, the pieces' sums and the
+//!   writes run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
+//!   size. A state is saved only when everything before it was written and synced.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::base::region::{HostBuffer, HostRegion};
+use crate::base::units::{align_down, align_up};
+use crate::store::bytes::{ByteSource, SourceStamp};
+use crate::store::digest::Sha256Digest;
+use crate::store::drive::Drive;
+use crate::store::error::StoreError;
+use crate::store::ingest::{IngestOptions, IngestPhase, IngestProgress};
+use crate::store::journal::{Journal, State};
+use crate::store::layout::{Move, Owner};
+use crate::store::output::{Output, Writers};
+use crate::store::parts::Part;
+use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::sums::{PieceSums, Sums};
+
+/// Chunks at a time: one being read, one being hashed, one being cut, as many waiting.
+const CHUNKS: usize = 6;
+
+/// The longest that the caller is not asked whether to go on.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// What stays the same through the pass.
+pub(super) struct Work<'run> {
+    pub(super) drive: &'run dyn Drive,
+    pub(super) parts: &'run [Part],
+    /// What the parts' names are, and were when the pass began.
+    pub(super) stamps: &'run [SourceStamp],
+    /// The headers of all parts, one behind the other.
+    pub(super) headers: &'run [u8],
+    /// In the order of the source.
+    pub(super) moves: &'run [Move],
+    pub(super) outputs: &'run [Output],
+    pub(super) options: &'run IngestOptions,
+}
+
+/// Bytes of the source on their way. The buffer goes back to the reader when nobody needs them any more.
+struct Chunk {
+    buffer: Option<HostBuffer>,
+    bytes: Range<usize>,
+    back: Sender<HostBuffer>,
+}
+
+impl Chunk {
+    fn as_slice(&self) -> &[u8] {
+        let buffer = self.buffer.as_ref().expect("invariant: taken only when it is dropped");
+        &buffer.as_slice()[self.bytes.clone()]
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            // The reader may have ended before; then the memory is simply freed.
+            let _ = self.back.send(buffer);
+        }
+    }
+}
+
+enum FromReader {
+    Bytes(Arc<Chunk>),
+    PartEnd,
+    Failed(StoreError),
+}
+
+enum ForHash {
+    Bytes(Arc<Chunk>),
+    State(SyncSender<Sha256>),
+    Restart,
+}
+
+enum ForSums {
+    Bytes(Arc<Chunk>, Range<usize>),
+    PieceEnd,
+    Take(SyncSender<Vec<PieceSums>>),
+}
+
+impl Work<'_> {
+    /// Whether a state read from a drive can be one of this work.
+    pub(super) fn accepts(&self, state: &State) -> bool {
+        let end = |step: &Move| step.gguf_offset_bytes + step.target.len_bytes;
+        let Some(part) = self.parts.get(state.parts_done.len()) else {
+            let total = self.total_bytes();
+            return state.parts_done.len() == self.parts.len()
+                && (state.offset_bytes, state.pieces.len()) == (total, self.moves.len())
+                && state.piece_bytes == 0;
+        };
+        let is_in_part = (part.start_bytes..=part.start_bytes + part.len_bytes).contains(&state.offset_bytes);
+        let before = state.pieces.len().checked_sub(1).map_or(0, |last| end(&self.moves[last]));
+        let next = self.moves.get(state.pieces.len());
+        let is_in_place = match (next, state.piece_bytes) {
+            (None, 0) => state.offset_bytes >= before,
+            (Some(step), 0) => (before..=step.gguf_offset_bytes).contains(&state.offset_bytes),
+            (Some(step), done) => {
+                done < step.target.len_bytes && step.gguf_offset_bytes + done == state.offset_bytes
+            }
+            (None, _) => false,
+        };
+        is_in_part && is_in_place
+    }
+
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len_bytes).sum()
+    }
+
+    /// Goes on from `state` to the end. What was done so far is in `state` and in the journal when it fails.
+    pub(super) fn run(
+        &self,
+        sources: &mut [Box<dyn ByteSource>],
+        state: &mut State,
+        journal: &mut Journal,
+        progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let jobs = Mutex::new(None);
+        let written: u64 = self.moves[..state.pieces.len()].iter().map(|step| step.target.len_bytes).sum();
+        let all: u64 = self.outputs.iter().map(|output| output.len_bytes).sum();
+        let left_bytes = AtomicU64::new(all.saturating_sub(written + state.piece_bytes));
+        let sums = self.sums_so_far(state)?;
+        std::thread::scope(|scope| {
+            let writers = Writers::start(scope, self.drive, self.outputs, &left_bytes, &jobs)?;
+            let from = (state.parts_done.len(), state.offset_bytes);
+            let reader = self.start_reader(scope, sources, from)?;
+            let mut pass = Pass {
+                work: self,
+                writers,
+                hash: start_hash(scope, state.sha256.clone()),
+                sums: start_sums(scope, sums),
+                next: state.pieces.len(),
+                piece_bytes: state.piece_bytes,
+                offset_bytes: state.offset_bytes,
+                saved_bytes: state.offset_bytes,
+                saved_at: Instant::now(),
+                resumed_bytes: state.offset_bytes,
+                state,
+                journal,
+                progress,
+            };
+            pass.run(&reader)
+        })
+    }
+
+    /// The state of the sums in the middle of a piece: what stands of it on the drive is read again.
+    fn sums_so_far(&self, state: &State) -> Result<Sums, StoreError> {
+        let mut sums = Sums::new();
+        if state.piece_bytes == 0 {
+            return Ok(sums);
+        }
+        let target = self.moves[state.pieces.len()].target;
+        let output = &self.outputs[usize::from(target.file.0)];
+        let mut buffer = vec![0; 1 << 20];
+        let mut done = 0;
+        while done < state.piece_bytes {
+            let left = usize::try_from(state.piece_bytes - done).unwrap_or(usize::MAX);
+            let len = left.min(buffer.len());
+            let bytes = &mut buffer[..len];
+            let read = self.drive.read_at(&output.path, target.offset_bytes + done, bytes);
+            read.map_err(crate::store::error::io_error("read", &output.path))?;
+            sums.add(bytes);
+            done += bytes.len() as u64;
+        }
+        Ok(sums)
+    }
+
+    fn start_reader<'scope, 'run>(
+        &'run self,
+        scope: &'scope Scope<'scope, 'run>,
+        sources: &'run mut [Box<dyn ByteSource>],
+        from: (usize, u64),
+    ) -> Result<Receiver<FromReader>, StoreError> {
+        let chunk_bytes = self.chunk_bytes();
+        let region = HostRegion::new(chunk_bytes * CHUNKS)?;
+        let (back, free) = channel();
+        for buffer in region.split(chunk_bytes, CHUNKS) {
+            back.send(buffer).expect("invariant: its receiver is in this function");
+        }
+        let (send, receive) = sync_channel(CHUNKS);
+        scope.spawn(move || {
+            if let Err(error) = self.read(sources, from, &free, &back, &send) {
+                // A caller who is gone has failed by himself.
+                let _ = send.send(FromReader::Failed(error));
+            }
+        });
+        Ok(receive)
+    }
+
+    /// Bytes of a chunk: a power of two, so whole pages.
+    fn chunk_bytes(&self) -> usize {
+        let page = crate::base::region::page_bytes();
+        self.options.chunk_bytes.clamp(page, 1 << 30).next_power_of_two()
+    }
+
+    fn read(
+        &self,
+        sources: &mut [Box<dyn ByteSource>],
+        (first, offset_bytes): (usize, u64),
+        free: &Receiver<HostBuffer>,
+        back: &Sender<HostBuffer>,
+        send: &SyncSender<FromReader>,
+    ) -> Result<(), StoreError> {
+        for index in first..self.parts.len() {
+            let (part, source) = (&self.parts[index], sources[index].as_mut());
+            let mut at = if index == first { offset_bytes - part.start_bytes } else { 0 };
+            while at < part.len_bytes {
+                let Ok(mut buffer) = free.recv() else { return Ok(()) };
+                let bytes = self.fill(source, part, at, buffer.as_mut_slice())?;
+                at += bytes.len() as u64;
+                let chunk = Chunk { buffer: Some(buffer), bytes, back: back.clone() };
+                if send.send(FromReader::Bytes(Arc::new(chunk))).is_err() {
+                    return Ok(());
+                }
+            }
+            let changed = || StoreError::SourceChanged { path: self.stamps[index].location.clone().into() };
+            if source.read_from(part.len_bytes, &mut [0])? != 0
+                || !source.stamp()?.is_same(&self.stamps[index])
+            {
+                return Err(changed());
+            }
+            if send.send(FromReader::PartEnd).is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` from byte `at` of a part on, up to a multiple of the buffer's length; gives where the bytes are.
+    fn fill(
+        &self,
+        source: &mut dyn ByteSource,
+        part: &Part,
+        at: u64,
+        buffer: &mut [u8],
+    ) -> Result<Range<usize>, StoreError> {
+        let location = || source_path(self.stamps, self.parts, part);
+        let to = |bytes: u64| usize::try_from(bytes).expect("invariant: within a buffer");
+        let start = to(at % RECORD_ALIGN_BYTES);
+        let chunk_end = align_down(at, buffer.len() as u64) + buffer.len() as u64;
+        let wanted = start + to(chunk_end.min(part.len_bytes) - at);
+        // The last block is asked for whole, as reads past the page cache want it.
+        let limit = to(align_up(wanted as u64, RECORD_ALIGN_BYTES)).min(buffer.len());
+        let mut end = start;
+        while end < wanted {
+            let offset_bytes = at + (end - start) as u64;
+            match source.read_from(offset_bytes, &mut buffer[end..limit])? {
+                0 => {
+                    let (want_bytes, got_bytes) = (part.len_bytes, offset_bytes);
+                    return Err(StoreError::SourceTruncated { path: location(), want_bytes, got_bytes });
+                }
+                got => end += got,
+            }
+        }
+        if end > wanted || !self.agrees_with_header(part, at, &buffer[start..wanted]) {
+            return Err(StoreError::SourceChanged { path: location() });
+        }
+        Ok(start..wanted)
+    }
+
+    /// Whether `bytes`, which stand at `at` in the part, still are what was parsed before.
+    fn agrees_with_header(&self, part: &Part, at: u64, bytes: &[u8]) -> bool {
+        let before = self.parts.iter().take_while(|other| other.start_bytes < part.start_bytes);
+        let from: u64 = before.map(|other| other.header_bytes).sum();
+        let place = |bytes: u64| usize::try_from(bytes).expect("invariant: headers are in memory");
+        let header = &self.headers[place(from)..place(from + part.header_bytes)];
+        let rest = usize::try_from(at).ok().and_then(|start| header.get(start..)).unwrap_or_default();
+        let len = rest.len().min(bytes.len());
+        bytes[..len] == rest[..len]
+    }
+}
+
+fn source_path(stamps: &[SourceStamp], parts: &[Part], part: &Part) -> std::path::PathBuf {
+    let index = parts.iter().position(|other| other.start_bytes == part.start_bytes).unwrap_or_default();
+    stamps[index].location.clone().into()
+}
+
+fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> SyncSender<ForHash> {
+    let (send, receive) = sync_channel(CHUNKS);
+    scope.spawn(move || {
+        for work in receive {
+            match work {
+                ForHash::Bytes(chunk) => sha256.update(chunk.as_slice()),
+                ForHash::State(answer) => drop(answer.send(sha256.clone())),
+                ForHash::Restart => sha256 = Sha256::new(),
+            }
+        }
+    });
+    send
+}
+
+fn start_sums<'scope>(scope: &'scope Scope<'scope, '_>, mut sums: Sums) -> SyncSender<ForSums> {
+    // Small pieces make many messages of one chunk.
+    let (send, receive) = sync_channel(64 * CHUNKS);
+    scope.spawn(move || {
+        for work in receive {
+            match work {
+                ForSums::Bytes(chunk, range) => sums.add(&chunk.as_slice()[range]),
+                ForSums::PieceEnd => sums.end(),
+                ForSums::Take(answer) => drop(answer.send(sums.take())),
+            }
+        }
+    });
+    send
+}
+
+/// The pass at work, on the caller's thread.
+struct Pass<'pass, 'run> {
+    work: &'pass Work<'run>,
+    writers: Writers<'pass>,
+    hash: SyncSender<ForHash>,
+    sums: SyncSender<ForSums>,
+    /// The piece at hand, and how much of it was handed on.
+    next: usize,
+    piece_bytes: u64,
+    offset_bytes: u64,
+    saved_bytes: u64,
+    saved_at: Instant,
+    resumed_bytes: u64,
+    state: &'pass mut State,
+    journal: &'pass mut Journal,
+    progress: &'pass mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
+}
+
+const ALIVE: &str = "invariant: a thread of the pass lives as long as the pass";
+
+impl Pass<'_, '_> {
+    fn run(&mut self, reader: &Receiver<FromReader>) -> Result<(), StoreError> {
+        while self.state.parts_done.len() < self.work.parts.len() {
+            match reader.recv_timeout(ASK_EVERY) {
+                Ok(FromReader::Bytes(chunk)) => self.take(&chunk)?,
+                Ok(FromReader::PartEnd) => self.end_part()?,
+                Ok(FromReader::Failed(error)) => {
+                    // A source that is gone for now: what came so far is kept.
+                    if let StoreError::Source(_) = error {
+                        let _ = self.save();
+                    }
+                    return Err(error);
+                }
+                Err(RecvTimeoutError::Timeout) => self.report()?,
+                Err(RecvTimeoutError::Disconnected) => panic!("{ALIVE}, and it ends with a message"),
+            }
+        }
+        assert_eq!(self.next, self.work.moves.len(), "a tensor inside the file was not met in it");
+        self.save()
+    }
+
+    fn take(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
+        self.hash.send(ForHash::Bytes(chunk.clone())).expect(ALIVE);
+        self.cut(chunk)?;
+        let options = self.work.options;
+        if self.offset_bytes - self.saved_bytes >= options.checkpoint_bytes
+            || self.saved_at.elapsed() >= options.checkpoint_after
+        {
+            self.save()?;
+        }
+        self.report()
+    }
+
+    /// Hands the parts of a chunk to where they belong.
+    fn cut(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
+        let start_bytes = self.offset_bytes;
+        let bytes = chunk.as_slice();
+        let end_bytes = start_bytes + bytes.len() as u64;
+        while let Some(step) =
+            self.work.moves.get(self.next).filter(|step| step.gguf_offset_bytes < end_bytes)
+        {
+            let from = step.gguf_offset_bytes + self.piece_bytes;
+            let to = (step.gguf_offset_bytes + step.target.len_bytes).min(end_bytes);
+            let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
+            let range = place(from)..place(to);
+            let file = usize::from(step.target.file.0);
+            let target_bytes = step.target.offset_bytes + self.piece_bytes;
+            self.writers.write(file, target_bytes, &bytes[range.clone()])?;
+            self.sums.send(ForSums::Bytes(chunk.clone(), range)).expect(ALIVE);
+            self.piece_bytes += to - from;
+            if self.piece_bytes < step.target.len_bytes {
+                break;
+            }
+            // What follows in the file is another record or tensor, except within a record.
+            if !matches!(step.owner, Owner::Record(_, 0 | 1)) {
+                self.writers.pad(file, step.target.offset_bytes + step.target.len_bytes)?;
+            }
+            self.sums.send(ForSums::PieceEnd).expect(ALIVE);
+            self.next += 1;
+            self.piece_bytes = 0;
+        }
+        self.offset_bytes = end_bytes;
+        Ok(())
+    }
+
+    fn end_part(&mut self) -> Result<(), StoreError> {
+        let index = self.state.parts_done.len();
+        let found = Sha256Digest(self.hash_state().finalize().into());
+        if let Some(&wanted) = self.work.options.sha256.get(index).filter(|wanted| **wanted != found) {
+            let path = self.work.stamps[index].location.clone().into();
+            return Err(StoreError::SourceDigest { path, found, wanted });
+        }
+        self.hash.send(ForHash::Restart).expect(ALIVE);
+        self.state.parts_done.push(found);
+        self.report()
+    }
+
+    fn hash_state(&self) -> Sha256 {
+        let (answer, state) = sync_channel(1);
+        self.hash.send(ForHash::State(answer)).expect(ALIVE);
+        state.recv().expect(ALIVE)
+    }
+
+    /// Makes everything so far durable, and says so in the journal.
+    fn save(&mut self) -> Result<(), StoreError> {
+        self.writers.flush()?;
+        for output in self.work.outputs {
+            let synced = output.file.sync();
+            synced.map_err(|source| StoreError::SyncFailed { path: output.path.clone(), source })?;
+        }
+        let (answer, pieces) = sync_channel(1);
+        self.sums.send(ForSums::Take(answer)).expect(ALIVE);
+        self.state.pieces.extend(pieces.recv().expect(ALIVE));
+        assert_eq!(self.state.pieces.len(), self.next, "sums of every piece that ended");
+        self.state.sha256 = self.hash_state();
+        (self.state.offset_bytes, self.state.piece_bytes) = (self.offset_bytes, self.piece_bytes);
+        self.journal.save(self.work.drive, self.state)?;
+        (self.saved_bytes, self.saved_at) = (self.offset_bytes, Instant::now());
+        Ok(())
+    }
+
+    fn report(&mut self) -> Result<(), StoreError> {
+        let answer = (self.progress)(IngestProgress {
+            phase: IngestPhase::Copy,
+            done_bytes: self.offset_bytes,
+            total_bytes: self.work.total_bytes(),
+            resumed_bytes: self.resumed_bytes,
+        });
+        if answer.is_continue() {
+            return Ok(());
+        }
+        // Whoever stops wants to go on later; if this fails, the journal before it stands.
+        let _ = self.save();
+        Err(StoreError::Stopped)
+    }
+}
