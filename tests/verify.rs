@@ -545,7 +545,7 @@ fn no_flipped_bit_of_a_record_reaches_the_device() {
     let keys: Vec<ExpertKey> = source.expert_keys().collect();
     let record_bytes = source.record().record_bytes();
     let target = gpu.buffer("records", record_bytes * 8, Placement::Readback).unwrap();
-    let mut load = |transport: &mut Transport, keys: &[ExpertKey]| {
+    let load = |transport: &mut Transport, keys: &[ExpertKey]| {
         let mut moves = keys.iter().zip(0..).map(|(&key, place)| Move {
             span: source.expert_pieces(key)[0].span,
             target: target.clone(),
@@ -627,10 +627,11 @@ fn tensors_are_checked_in_parts_and_damaged_ones_are_named() {
     let target = gpu.buffer("tensors", 100_000, Placement::Device).unwrap();
     let load = |transport: &mut Transport| {
         let mut moves = tensors.iter().flat_map(|(name, span)| {
-            let part_bytes = 4000;
-            (0..span.len_bytes.div_ceil(part_bytes)).map(|part| {
-                let at = part * part_bytes;
-                let len_bytes = part_bytes.min(span.len_bytes - at);
+            const PART_BYTES: u64 = 4000;
+            let target = &target;
+            (0..span.len_bytes.div_ceil(PART_BYTES)).map(move |part| {
+                let at = part * PART_BYTES;
+                let len_bytes = PART_BYTES.min(span.len_bytes - at);
                 Move {
                     span: Span { offset_bytes: span.offset_bytes + at, len_bytes, ..*span },
                     target: target.clone(),

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flint_rt::base::units::{display_bytes, display_rate};
 use flint_rt::store::{
-    Cause, Damage, DamagedPart, FileNotes, Remembered, RepairReport, Sha256Digest, Source, SourceKind,
-    StoreError, VerifyOptions, VerifyProgress, VerifyReport, repair_store, sha256_of_file, verify_store,
+    Damage, DamagedPart, FileNotes, Remembered, RepairReport, Sha256Digest, Source, SourceKind, StoreError,
+    VerifyOptions, VerifyProgress, VerifyReport, repair_store, sha256_of_file, verify_store,
 };
 use serde_json::{Value, json};
 
@@ -63,22 +63,16 @@ fn verify_a_store(args: &VerifyArgs, path: &Path) -> Outcome {
         return Ok(());
     }
     let damaged = counted(report.damage.len(), "place");
-    Err(Failure::new(
-        Exit::Failed,
-        match (&args.repair, report.damage.iter().any(|damage| is_by_digest(damage))) {
-            (None, _) => format!(
-                "{damaged} damaged; `flint-rt verify {} --repair SOURCE.gguf` mends it from the GGUF",
-                path.display()
-            ),
-            (Some(_), _) => {
-                format!("{damaged} still damaged; ingest the model again, on another drive if it fails again")
-            }
-        },
-    ))
-}
-
-fn is_by_digest(damage: &Damage) -> bool {
-    matches!((&damage.part, &damage.cause), (DamagedPart::File, Cause::Digest { .. }))
+    let text = match &args.repair {
+        None => format!(
+            "{damaged} damaged; `flint-rt verify {} --repair SOURCE.gguf` mends it from the GGUF",
+            path.display()
+        ),
+        Some(_) => {
+            format!("{damaged} still damaged; ingest the model again, and on another drive if it fails again")
+        }
+    };
+    Err(Failure::new(Exit::Failed, text))
 }
 
 fn tell_store(path: &Path, report: &VerifyReport, repaired: Option<&RepairReport>) -> Outcome {

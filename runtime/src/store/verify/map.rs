@@ -58,7 +58,6 @@ impl MapFile {
 /// All of a store.
 #[derive(Debug)]
 pub(super) struct StoreMap {
-    pub(super) folder: PathBuf,
     pub(super) store_id: Sha256Digest,
     pub(super) header_path: PathBuf,
     pub(super) header_bytes: u64,
@@ -103,7 +102,6 @@ impl StoreMap {
             && files.iter().all(has_pieces_in_order);
         match record.filter(|_| is_sane) {
             Some(record) => Ok(Self {
-                folder: folder.to_owned(),
                 store_id: manifest.store_id,
                 header_path: folder.join(&manifest.header.file),
                 header_bytes: manifest.header.len_bytes,
