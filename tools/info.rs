@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use flint_rt::base::units::display_bytes;
-use flint_rt::engine::open::read_tokenizer;
+use flint_rt::engine::open::{PathsChosen, read_tokenizer};
 use flint_rt::engine::{Engine, MemoryPlan};
 use flint_rt::gpu::list_devices;
 use flint_rt::model::hparams::FlintConfig;
@@ -170,6 +170,7 @@ fn paths_json(engine: &Engine) -> Value {
         "host_path": paths.transport.host_path.to_string(),
         "host_passed_over": paths.transport.passed_over,
         "files": paths.files,
+        "reads_checked": paths.is_checked,
     })
 }
 
@@ -229,6 +230,17 @@ fn model_text(found: &Found, model: &Model) -> String {
     format!("model {}\n{text}", config.name)
 }
 
+/// What is known of the bytes that are read.
+fn checks(paths: &PathsChosen) -> &'static str {
+    match (paths.is_checked, paths.source) {
+        (true, _) => "every record and tensor is compared with its checksum as it is read",
+        (false, SourceKind::Store) => "left out (--unchecked)",
+        (false, SourceKind::Gguf) => {
+            "none: a GGUF in place has no checksums; `flint-rt verify` takes its SHA-256"
+        }
+    }
+}
+
 fn engine_text(engine: &Engine) -> String {
     let paths = engine.paths();
     let mut text = format!("memory on {}\n{}", engine.gpu().info().title(), engine.plan());
@@ -239,6 +251,7 @@ fn engine_text(engine: &Engine) -> String {
     for lost in &paths.transport.read.lost {
         line("", lost);
     }
+    line("checks", checks(paths));
     line("host memory", &paths.transport.host_path.to_string());
     for passed in &paths.transport.passed_over {
         line("", passed);
