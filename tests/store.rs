@@ -3,116 +3,27 @@
 #![allow(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test may fail where it stands")]
 
 use std::fs::{self, File, OpenOptions};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use flint_rt::base::ids::{ExpertKey, LayerIndex, Span};
+use flint_rt::base::ids::{ExpertKey, FileIndex, LayerIndex};
 use flint_rt::store::{
-    IngestPhase, IngestProgress, MANIFEST_NAME, Sha256Digest, Source, SourceKind, StoreError, ingest,
-    ingest_checked,
+    IngestOptions, IngestPhase, Sha256Digest, Source, SourceKind, StoreError, StripePlan, WriterLock, ingest,
+    ingest_from, open_local, part_name, read_header, record_checksum, tensor_checksum, tree_digest,
 };
 use tempfile::TempDir;
 
+#[path = "support/small_model.rs"]
+mod small_model;
+
+use small_model::{
+    FLINT, TensorSpec, bytes_of, contents, entries, gguf, quiet, record_of, small, small_tensors,
+};
+
 const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
-
-fn quiet(_: IngestProgress) {}
-
-fn bytes_of(source: &Source, span: Span) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(span.len_bytes).unwrap()];
-    let file = File::open(&source.files()[usize::from(span.file.0)]).unwrap();
-    file.read_exact_at(&mut bytes, span.offset_bytes).unwrap();
-    bytes
-}
-
-fn record_of(source: &Source, key: ExpertKey) -> Vec<u8> {
-    let mut record = Vec::new();
-    for piece in source.expert_pieces(key).iter() {
-        assert_eq!(piece.record_offset_bytes, record.len() as u64, "pieces come in order, without gaps");
-        record.extend(bytes_of(source, piece.span));
-    }
-    assert_eq!(record.len() as u64, source.record().record_bytes());
-    record
-}
-
-/// The names in a folder, sorted.
-fn entries(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
-/// Name, dimensions, type code, bytes.
-type TensorSpec = (String, Vec<u64>, u32, usize);
-
-/// A GGUF of string keys and tensors, at alignment 32.
-fn gguf(keys: &[(&str, &str)], tensors: &[TensorSpec]) -> Vec<u8> {
-    let mut file = b"GGUF\x03\0\0\0".to_vec();
-    let text = |file: &mut Vec<u8>, text: &str| {
-        file.extend((text.len() as u64).to_le_bytes());
-        file.extend(text.as_bytes());
-    };
-    file.extend((tensors.len() as u64).to_le_bytes());
-    file.extend((keys.len() as u64).to_le_bytes());
-    for (key, value) in keys {
-        text(&mut file, key);
-        file.extend(8u32.to_le_bytes());
-        text(&mut file, value);
-    }
-    let mut offset = 0u64;
-    for (name, dims, kind, bytes) in tensors {
-        text(&mut file, name);
-        file.extend(u32::try_from(dims.len()).unwrap().to_le_bytes());
-        dims.iter().for_each(|dim| file.extend(dim.to_le_bytes()));
-        file.extend(kind.to_le_bytes());
-        file.extend(offset.to_le_bytes());
-        offset += (*bytes as u64).next_multiple_of(32);
-    }
-    file.resize(file.len().next_multiple_of(32), 0);
-    let mut state = 1u32;
-    for (_, _, _, bytes) in tensors {
-        for _ in 0..bytes.next_multiple_of(32) {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            file.push(state.to_be_bytes()[0]);
-        }
-    }
-    file
-}
-
-const FLINT: [(&str, &str); 1] = [("general.architecture", "flint")];
-
-/// The tensors of a model of four layers, two of which, not side by side, have three experts each.
-fn small_tensors() -> Vec<TensorSpec> {
-    let mut tensors = vec![("output_norm.weight".to_owned(), vec![5], 0, 20)];
-    for layer in [3, 1] {
-        tensors.push((format!("blk.{layer}.ffn_down_exps.weight"), vec![32, 64, 3], 3, 3 * 1280));
-        tensors.push((format!("blk.{layer}.attn_q.weight"), vec![64, 7], 3, 7 * 40));
-        tensors.push((format!("blk.{layer}.ffn_gate_exps.weight"), vec![64, 32, 3], 3, 3 * 1280));
-        tensors.push((format!("blk.{layer}.ffn_up_exps.weight"), vec![64, 32, 3], 3, 3 * 1280));
-    }
-    tensors.push(("blk.0.attn_q.weight".to_owned(), vec![64, 248], 3, 248 * 40));
-    tensors
-}
-
-/// A folder with the small model and a store of it.
-struct Small {
-    folder: TempDir,
-    gguf: PathBuf,
-    store: PathBuf,
-}
-
-fn small() -> Small {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("small.gguf");
-    fs::write(&path, gguf(&FLINT, &small_tensors())).unwrap();
-    let store = folder.path().join("small");
-    ingest(&path, &store, &mut quiet).unwrap();
-    Small { folder, gguf: path, store }
-}
 
 fn assert_same_model(gguf: &Source, store: &Source) {
     assert_eq!((gguf.kind(), store.kind()), (SourceKind::Gguf, SourceKind::Store));
@@ -122,14 +33,20 @@ fn assert_same_model(gguf: &Source, store: &Source) {
     let stride = store.record().stride_bytes();
     let keys: Vec<_> = gguf.expert_keys().collect();
     assert_eq!(keys, store.expert_keys().collect::<Vec<_>>());
+    let layout = store.record();
     let mut records = Vec::new();
     for (index, &key) in (0u64..).zip(&keys) {
         let pieces = store.expert_pieces(key);
         assert_eq!(pieces.len(), 1, "one read an expert");
-        assert_eq!(pieces[0].span.offset_bytes, index * stride);
+        if store.files().len() == 2 {
+            assert_eq!(pieces[0].span.offset_bytes, index * stride);
+        }
         assert_eq!(gguf.expert_pieces(key).len(), 3);
         let record = record_of(store, key);
         assert!(record == record_of(gguf, key), "the bytes of {key} differ");
+        let sum = record_checksum(store.identity(), key, &layout, &record);
+        assert_eq!(store.record_checksum(key), Some(sum));
+        assert_eq!(gguf.record_checksum(key), None);
         records.push(record);
     }
     let len = records.len();
@@ -142,7 +59,10 @@ fn assert_same_model(gguf: &Source, store: &Source) {
             Some(span) => {
                 let stored = store.tensor_span(&tensor.name).unwrap();
                 assert_eq!(stored.offset_bytes % 4096, 0);
-                assert!(bytes_of(gguf, span) == bytes_of(store, stored), "{} differs", tensor.name);
+                let bytes = bytes_of(store, stored);
+                assert!(bytes_of(gguf, span) == bytes, "{} differs", tensor.name);
+                let sum = tensor_checksum(store.identity(), &tensor.name, &bytes);
+                assert_eq!(store.tensor_checksum(&tensor.name), Some(sum));
                 dense += 1;
             }
             None => {
@@ -152,6 +72,12 @@ fn assert_same_model(gguf: &Source, store: &Source) {
         }
     }
     assert_eq!(dense + 3 * gguf.expert_layers().len(), gguf.gguf().tensors.len());
+    for file in (0..store.files().len()).map(|file| FileIndex(u16::try_from(file).unwrap())) {
+        let leaves = store.digested_pieces(file).into_iter();
+        let digest = tree_digest(leaves.map(|span| Sha256Digest::of(&bytes_of(store, span))));
+        assert_eq!(store.file_digest(file), Some(digest));
+        assert_eq!(gguf.file_digest(file), None);
+    }
 }
 
 #[test]
@@ -159,13 +85,17 @@ fn a_store_of_the_bundled_model_holds_its_bytes() {
     let folder = TempDir::new().unwrap();
     let target = folder.path().join("nano");
     let mut steps = Vec::new();
-    let report = ingest(Path::new(NANO), &target, &mut |step| steps.push(step)).unwrap();
+    let report = ingest(Path::new(NANO), &target, &mut |step| {
+        steps.push(step);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
 
     let source_bytes = fs::metadata(NANO).unwrap().len();
     assert_eq!(report.source_bytes, source_bytes);
-    assert_eq!(report.source_sha256, Sha256Digest::of(&fs::read(NANO).unwrap()));
+    assert_eq!(report.source_sha256, [Sha256Digest::of(&fs::read(NANO).unwrap())]);
     assert_eq!(report.record_count, 6 * 16);
-    assert_eq!(report.left_behind, [] as [PathBuf; 0]);
+    assert_eq!(report.resumed_bytes, 0);
     let files = ["dense.bin", "experts.bin", "header.bin", "manifest.json"];
     assert_eq!(entries(&target), files);
     let lens = files.map(|name| fs::metadata(target.join(name)).unwrap().len());
@@ -183,7 +113,7 @@ fn a_store_of_the_bundled_model_holds_its_bytes() {
     assert_same_model(&gguf, &store);
     assert_eq!(store.file_name(), "flint-nano-q4_1.gguf");
     assert_eq!(gguf.file_name(), store.file_name());
-    assert_eq!(store.source_sha256(), Some(report.source_sha256));
+    assert_eq!(store.source_sha256(), Some(report.source_sha256[0]));
     assert_eq!(gguf.source_sha256(), None);
     assert_eq!(store.expert_layers(), (2..8).map(LayerIndex).collect::<Vec<_>>());
     // 30,720 bytes are seven and a half pages: padded, and the padding is zero.
@@ -308,6 +238,7 @@ fn a_source_that_changes_under_way_makes_no_store() {
             if std::mem::take(&mut is_first) {
                 change(&OpenOptions::new().write(true).open(&path).unwrap());
             }
+            ControlFlow::Continue(())
         })
         .unwrap_err();
         match number {
@@ -324,20 +255,26 @@ fn a_wrong_sha256_makes_no_store_and_the_right_one_does() {
     let target = small.folder.path().join("checked");
     let right = Sha256Digest::of(&fs::read(&small.gguf).unwrap());
     let wrong = Sha256Digest::of(b"");
-    let refused = ingest_checked(&small.gguf, &target, Some(wrong), &mut quiet).unwrap_err();
+    let checked = |digest| {
+        let options = IngestOptions { sha256: vec![digest], ..IngestOptions::default() };
+        ingest_from(open_local(&small.gguf).unwrap(), &target, &options, &mut quiet)
+    };
+    let refused = checked(wrong).unwrap_err();
     assert!(matches!(&refused, StoreError::SourceDigest { found, .. } if *found == right), "{refused}");
     assert_eq!(entries(small.folder.path()), ["small", "small.gguf"]);
-    ingest_checked(&small.gguf, &target, Some(right), &mut quiet).unwrap();
+    checked(right).unwrap();
     Source::open(&target).unwrap();
 }
 
 #[test]
-fn a_panic_of_the_caller_leaves_nothing() {
+fn a_panic_of_the_caller_leaves_no_store() {
     let small = small();
     let target = small.folder.path().join("store");
     let result = std::panic::catch_unwind(|| ingest(&small.gguf, &target, &mut |_| panic!("of the caller")));
     result.unwrap_err();
-    assert_eq!(entries(small.folder.path()), ["small", "small.gguf"]);
+    assert_eq!(entries(small.folder.path()), ["small", "small.gguf", "store.partial"]);
+    ingest(&small.gguf, &target, &mut quiet).unwrap();
+    assert_eq!(entries(small.folder.path()), ["small", "small.gguf", "store"]);
 }
 
 #[test]
@@ -363,6 +300,7 @@ fn a_target_that_exists_is_left_as_it_is() {
                     _ => fs::write(at(late), "mine").unwrap(),
                 }
             }
+            ControlFlow::Continue(())
         })
         .unwrap_err();
         assert!(matches!(refused, StoreError::TargetExists { .. }), "{refused}");
@@ -370,7 +308,12 @@ fn a_target_that_exists_is_left_as_it_is() {
     assert_eq!(entries(&at("late")), [] as [&str; 0]);
     assert_eq!(fs::read(at("file")).unwrap(), b"mine");
     assert_eq!(fs::read(at("late-file")).unwrap(), b"mine");
-    assert_eq!(entries(small.folder.path()).len(), before.len() + 2);
+    // The work is kept: when the other thing is gone, the store has its name at once.
+    assert_eq!(entries(small.folder.path()).len(), before.len() + 4);
+    fs::remove_dir(at("late")).unwrap();
+    let report = ingest(&small.gguf, &at("late"), &mut quiet).unwrap();
+    assert_eq!(report.resumed_bytes, report.source_bytes);
+    assert_eq!(contents(&at("late")), contents(&small.store));
     Source::open(&small.store).unwrap();
 }
 
@@ -378,7 +321,7 @@ fn a_target_that_exists_is_left_as_it_is() {
 fn names_that_no_store_may_have() {
     let small = small();
     let long = "x".repeat(201);
-    for name in ["..", "a\nb", "a\u{7}", "store.partial-17", long.as_str()] {
+    for name in ["..", "a\nb", "a\u{7}", "store.partial", "store.partial-17", long.as_str()] {
         let refused = ingest(&small.gguf, &small.folder.path().join(name), &mut quiet).unwrap_err();
         assert!(matches!(refused, StoreError::TargetName { .. }), "{name:?}: {refused}");
     }
@@ -402,198 +345,16 @@ fn an_ingest_of_the_same_target_at_once_is_refused() {
     ingest(&small.gguf, &target, &mut |_| {
         if std::mem::take(&mut is_first) {
             let refused = ingest(&small.gguf, &target, &mut quiet).unwrap_err();
-            assert!(matches!(refused, StoreError::Busy { .. }), "{refused}");
+            let owner = format!("process {}", std::process::id());
+            assert!(
+                matches!(&refused, StoreError::Busy { owner: found, .. } if *found == owner),
+                "{refused}"
+            );
         }
+        ControlFlow::Continue(())
     })
     .unwrap();
     Source::open(&target).unwrap();
-}
-
-#[test]
-fn a_store_truncated_or_grown_anywhere_is_refused() {
-    let small = small();
-    let source = Source::open(&small.store).unwrap();
-    for name in ["dense.bin", "experts.bin", "header.bin", MANIFEST_NAME] {
-        let path = small.store.join(name);
-        let whole = fs::read(&path).unwrap();
-        let len = whole.len() as u64;
-        let mut borders = vec![0, len];
-        match name {
-            "experts.bin" => borders.extend((0..6).map(|index| index * source.record().stride_bytes())),
-            "dense.bin" => borders.extend((0..len).step_by(4096)),
-            _ => borders.extend((0..len).step_by(29)),
-        }
-        for border in borders {
-            for cut in [border.saturating_sub(1), border, border + 1] {
-                if cut == len || (name == MANIFEST_NAME && cut >= len - 1) {
-                    // Whole; a manifest may end without its line feed, and with one NUL more it is no JSON.
-                    continue;
-                }
-                OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
-                let refused = Source::open(&small.store).unwrap_err();
-                assert!(refused.is_data_damage(), "{name} at {cut}: {refused}");
-                if name.ends_with(".bin") {
-                    let said = if cut < len { "store truncated" } else { "does not belong" };
-                    assert!(refused.to_string().contains(said), "{name} at {cut}: {refused}");
-                }
-            }
-        }
-        fs::write(&path, &whole).unwrap();
-        Source::open(&small.store).unwrap();
-        fs::remove_file(&path).unwrap();
-        let refused = Source::open(&small.store).unwrap_err();
-        match name {
-            MANIFEST_NAME => assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}"),
-            _ => assert!(matches!(refused, StoreError::FileMissing { .. }), "{refused}"),
-        }
-        fs::create_dir(&path).unwrap();
-        Source::open(&small.store).unwrap_err();
-        fs::remove_dir(&path).unwrap();
-        fs::write(&path, &whole).unwrap();
-    }
-}
-
-#[test]
-fn a_flipped_bit_of_manifest_or_header_is_refused_or_means_the_same() {
-    let small = small();
-    let view = |source: &Source| {
-        let spans: Vec<_> =
-            source.gguf().tensors.iter().map(|tensor| source.tensor_span(&tensor.name)).collect();
-        let pieces: Vec<_> = source.expert_keys().map(|key| source.expert_pieces(key)).collect();
-        let files = source.files().to_vec();
-        (source.identity(), source.source_sha256(), source.file_name().to_owned(), files, spans, pieces)
-    };
-    let wanted = view(&Source::open(&small.store).unwrap());
-    for name in [MANIFEST_NAME, "header.bin"] {
-        let path = small.store.join(name);
-        let bytes = fs::read(&path).unwrap();
-        // In place: to write the whole file each time would make some file systems sync it each time.
-        let file = OpenOptions::new().write(true).open(&path).unwrap();
-        let mut accepted = 0;
-        for (at, &byte) in bytes.iter().enumerate() {
-            // The lowest, which turns a digit into another; the one of upper and lower case; the one of ASCII.
-            for bit in [0, 5, 7] {
-                file.write_all_at(&[byte ^ (1 << bit)], at as u64).unwrap();
-                if let Ok(source) = Source::open(&small.store) {
-                    assert_eq!(view(&source), wanted, "bit {bit} of byte {at} of {name}");
-                    accepted += 1;
-                }
-            }
-            file.write_all_at(&[byte], at as u64).unwrap();
-        }
-        if name == "header.bin" {
-            assert_eq!(accepted, 0, "all of the header is under the digest");
-        }
-    }
-    Source::open(&small.store).unwrap();
-}
-
-/// `text` with its digest made to fit, as somebody would do who changes numbers on purpose.
-fn with_digest(text: &str) -> String {
-    let start = text.find("\"digest\": \"").unwrap() + "\"digest\": \"".len();
-    let end = start + text[start..].find('"').unwrap();
-    let rest = format!("{}{}", &text[..start], &text[end..]);
-    let mut is_string = false;
-    let compact: String = rest
-        .chars()
-        .filter(|&char| {
-            is_string ^= char == '"';
-            is_string || !char.is_whitespace()
-        })
-        .collect();
-    format!("{}{}{}", &text[..start], Sha256Digest::of(compact.as_bytes()), &text[end..])
-}
-
-#[test]
-fn every_number_of_the_manifest_is_checked_even_under_a_fitting_digest() {
-    let small = small();
-    let path = small.store.join(MANIFEST_NAME);
-    let text = fs::read_to_string(&path).unwrap();
-    assert_eq!(with_digest(&text), text, "this test makes digests as the store does");
-
-    let mut numbers = 0;
-    let body = text.find("\"source\"").unwrap();
-    for (at, _) in text.match_indices(|char: char| char.is_ascii_digit()) {
-        let line_start = text[..at].rfind('\n').unwrap_or(0);
-        let before = &text[line_start..at];
-        if at < body
-            || before.contains(": \"")
-            || before.ends_with("sha")
-            || text.as_bytes()[at - 1].is_ascii_digit()
-        {
-            continue;
-        }
-        let end = at + text[at..].find(|char: char| !char.is_ascii_digit()).unwrap();
-        for number in ["0", "1", "4095", "18446744073709551615", "9223372036854775807"] {
-            if text[at..end] == *number {
-                continue;
-            }
-            fs::write(&path, with_digest(&format!("{}{number}{}", &text[..at], &text[end..]))).unwrap();
-            let result = Source::open(&small.store);
-            // The source's length is known from nowhere else; what holds the tensors is believed, and changes the
-            // identity.
-            if before.contains("size_bytes") && number == "9223372036854775807" {
-                assert_ne!(result.unwrap().identity(), Source::open(&small.gguf).unwrap().identity());
-            } else {
-                result.expect_err(&format!("{} -> {number}", &text[line_start..end]));
-            }
-        }
-        numbers += 1;
-    }
-    assert_eq!(numbers, 1 + 1 + 1 + 2 * 4 + 8, "each number of the manifest was tried");
-
-    for (from, to, said) in [
-        ("\"dense.bin\"", "\"../small/dense.bin\"", "dense.file"),
-        ("\"experts.bin\"", "\"/etc/passwd\"", "experts.file"),
-        ("\"header.bin\"", "\"./header.bin\"", "header.file"),
-        ("\"small.gguf\"", "\"a/small.gguf\"", "source.file_name"),
-        ("\"small.gguf\"", "\"..\"", "source.file_name"),
-        ("\"blk.0.attn_q.weight\"", "\"blk.9.attn_q.weight\"", "dense.tensors"),
-    ] {
-        fs::write(&path, with_digest(&text.replacen(from, to, 1))).unwrap();
-        let refused = Source::open(&small.store).unwrap_err();
-        assert!(refused.to_string().contains(said), "{to}: {refused}");
-    }
-}
-
-#[test]
-fn other_versions_formats_and_fields_are_refused_with_the_way_out() {
-    let small = small();
-    let path = small.store.join(MANIFEST_NAME);
-    let text = fs::read_to_string(&path).unwrap();
-    let refused = |text: &str| {
-        fs::write(&path, with_digest(text)).unwrap();
-        Source::open(&small.store).unwrap_err()
-    };
-    for version in [0u64, 2, u64::from(u32::MAX) + 2] {
-        let newer =
-            text.replacen("\"version\": 1", &format!("\"checksums\": [],\n  \"version\": {version}"), 1);
-        let error = refused(&newer);
-        assert!(matches!(error, StoreError::ManifestVersion { found, .. } if found == version), "{error}");
-        assert!(error.to_string().contains("ingest the model again"), "{error}");
-    }
-    let error = refused(&text.replacen("flint-rt store", "another store", 1));
-    assert!(matches!(error, StoreError::ManifestFormat { .. }), "{error}");
-    for (from, to) in [
-        ("\"version\": 1", "\"version\": 1, \"extra\": 0"),
-        ("\"expert_count\"", "\"extra\": 0, \"expert_count\""),
-        ("\"version\": 1", "\"version\": 1, \"version\": 1"),
-        ("\"version\": 1", "\"version\": 1.0"),
-        ("\"expert_count\": 3", "\"expert_count\": -3"),
-        ("\"expert_count\": 3", "\"expert_count\": \"3\""),
-    ] {
-        let error = refused(&text.replacen(from, to, 1));
-        assert!(matches!(error, StoreError::ManifestSyntax { .. }), "{to}: {error}");
-    }
-    for bytes in [&b""[..], b"[]", b"null", b"{}", &[b'['; 100_000]] {
-        fs::write(&path, bytes).unwrap();
-        let error = Source::open(&small.store).unwrap_err();
-        assert!(matches!(error, StoreError::ManifestSyntax { .. }), "{error}");
-    }
-    // A hole: nothing is read of it.
-    File::create(&path).unwrap().set_len((256 << 20) + 1).unwrap();
-    let error = Source::open(&small.store).unwrap_err();
-    assert!(matches!(error, StoreError::ManifestTooLarge { .. }), "{error}");
 }
 
 #[test]
@@ -608,14 +369,256 @@ fn what_is_no_model_is_named() {
     Source::open(Path::new("/dev/null")).unwrap_err();
 }
 
+#[test]
+fn readers_share_a_store_and_a_writer_excludes() {
+    let small = small();
+    let one = Source::open(&small.store).unwrap();
+    let other = Source::open(&small.store).unwrap();
+    let refused = WriterLock::take(&small.store).unwrap_err();
+    assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+    drop((one, other));
+    let writer = WriterLock::take(&small.store).unwrap();
+    let refused = Source::open(&small.store).unwrap_err();
+    assert!(matches!(refused, StoreError::BeingChanged { .. }), "{refused}");
+    assert!(matches!(WriterLock::take(&small.store).unwrap_err(), StoreError::InUse { .. }));
+    drop(writer);
+    Source::open(&small.store).unwrap();
+}
+
+/// Not a test of its own: a process that has the store open until its input ends.
+#[test]
+#[ignore = "started by other tests"]
+fn child_reads() {
+    let Some(store) = std::env::var_os("FLINT_RT_TEST_STORE") else { return };
+    let _source = Source::open(Path::new(&store)).unwrap();
+    println!("open");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn another_process_that_reads_keeps_writers_out_until_it_ends() {
+    use std::io::{BufRead, BufReader};
+    let small = small();
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["child_reads", "--exact", "--ignored", "--nocapture"])
+        .env("FLINT_RT_TEST_STORE", &small.store)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("open")));
+    Source::open(&small.store).unwrap();
+    assert!(matches!(WriterLock::take(&small.store).unwrap_err(), StoreError::InUse { .. }));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    WriterLock::take(&small.store).unwrap();
+}
+
+#[test]
+fn a_store_over_several_drives_is_the_same_model() {
+    let small = small();
+    let drives = ["a", "b", "c"].map(|name| small.folder.path().join(name));
+    drives.iter().for_each(|drive| fs::create_dir(drive).unwrap());
+    let stripe = |folder: Option<&PathBuf>, weight| StripePlan { folder: folder.cloned(), weight };
+    let plans = [
+        vec![stripe(Some(&drives[0]), 3.0), stripe(Some(&drives[1]), 1.0), stripe(None, 2.0)],
+        vec![stripe(Some(&drives[2]), 0.5)],
+    ];
+    let made = |name: &str, stripes: &[StripePlan]| {
+        let target = small.folder.path().join(name);
+        let options = IngestOptions { stripes: stripes.to_vec(), ..IngestOptions::default() };
+        ingest_from(open_local(&small.gguf).unwrap(), &target, &options, &mut quiet).map(|_| target)
+    };
+    let gguf = Source::open(&small.gguf).unwrap();
+    let over_three = made("three", &plans[0]).unwrap();
+    let store = Source::open(&over_three).unwrap();
+    assert_same_model(&gguf, &store);
+    assert_eq!(store.files().len(), 4);
+    let lens: Vec<_> = store.files()[1..].iter().map(|file| fs::metadata(file).unwrap().len()).collect();
+    assert_eq!(lens, [3 * 4096, 4096, 2 * 4096], "six records by weights of 3, 1, 2");
+    drop(store);
+    let over_one = made("one", &plans[1]).unwrap();
+    assert_same_model(&gguf, &Source::open(&over_one).unwrap());
+
+    // The store may move; its stripes may not, and a missing drive is said in plain words.
+    let moved = small.folder.path().join("moved");
+    fs::rename(&over_three, &moved).unwrap();
+    assert_same_model(&gguf, &Source::open(&moved).unwrap());
+    fs::rename(&drives[1], small.folder.path().join("unmounted")).unwrap();
+    let refused = Source::open(&moved).unwrap_err();
+    assert!(matches!(refused, StoreError::StripeMissing { .. }), "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains("b/three.stripe") && said.contains("moved") && said.contains("mount"), "{said}");
+    // Another stripe in its place is not taken for it.
+    fs::create_dir(&drives[1]).unwrap();
+    fs::create_dir(drives[1].join("three.stripe")).unwrap();
+    for entry in fs::read_dir(drives[0].join("three.stripe")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, drives[1].join("three.stripe").join(path.file_name().unwrap())).unwrap();
+    }
+    let refused = Source::open(&moved).unwrap_err();
+    assert!(matches!(refused, StoreError::StripeForeign { .. }), "{refused}");
+
+    for (stripes, said) in [
+        (vec![stripe(Some(&drives[0]), 1.0), stripe(Some(&drives[0]), 1.0)], "named twice"),
+        (vec![stripe(None, 1.0), stripe(None, 1.0)], "named twice"),
+        (vec![stripe(Some(&drives[0]), 0.0)], "weight"),
+        (vec![stripe(Some(&drives[0]), f64::NAN)], "weight"),
+        (vec![stripe(Some(&drives[0].join("none")), 1.0)], "mount"),
+    ] {
+        let refused = made("refused", &stripes).unwrap_err();
+        assert!(matches!(refused, StoreError::StripeFolder { .. }), "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    let refused = made("three", &plans[0]).unwrap_err();
+    assert!(matches!(refused, StoreError::TargetExists { .. }), "the stripe is there: {refused}");
+}
+
+/// The small model in `count` parts, its metadata in the first, as its splitter writes it.
+fn split_model(folder: &Path, tensors_of: &[std::ops::Range<usize>]) -> Vec<PathBuf> {
+    let tensors = small_tensors();
+    let count = u32::try_from(tensors_of.len()).unwrap();
+    (1..=count)
+        .zip(tensors_of)
+        .map(|(number, range)| {
+            let path = folder.join(part_name("split", number, count));
+            let keys: &[_] = if number == 1 { &FLINT } else { &[("general.name", "a later part")] };
+            fs::write(&path, gguf(keys, &tensors[range.clone()])).unwrap();
+            path
+        })
+        .collect()
+}
+
+#[test]
+fn a_split_gguf_is_one_model_in_place_and_as_a_store() {
+    let folder = TempDir::new().unwrap();
+    let count = small_tensors().len();
+    // A cut within a layer; a first part without tensors.
+    for (round, cuts) in [vec![0..3, 3..6, 6..count], vec![0..0, 0..count]].iter().enumerate() {
+        let folder = folder.path().join(round.to_string());
+        fs::create_dir(&folder).unwrap();
+        let parts = split_model(&folder, cuts);
+        let source = Source::open(&parts[0]).unwrap();
+        assert_eq!(source.files(), parts);
+        assert_eq!(source.gguf().tensors.len(), count);
+        assert_eq!(Source::open(parts.last().unwrap()).unwrap().identity(), source.identity());
+
+        let target = folder.join("store");
+        let options = IngestOptions {
+            sha256: parts.iter().map(|part| Sha256Digest::of(&fs::read(part).unwrap())).collect(),
+            chunk_bytes: 4096,
+            checkpoint_bytes: 8192,
+            ..IngestOptions::default()
+        };
+        let report = ingest_from(open_local(&parts[0]).unwrap(), &target, &options, &mut quiet).unwrap();
+        assert_eq!(report.source_sha256, options.sha256);
+        let store = Source::open(&target).unwrap();
+        assert_same_model(&source, &store);
+        assert_eq!(store.source_sha256(), None);
+        let origin: Vec<_> = store.origin().iter().map(|part| part.sha256.unwrap()).collect();
+        assert_eq!(origin, options.sha256);
+        let names: Vec<_> = store.origin().iter().map(|part| part.file_name.clone()).collect();
+        assert_eq!(
+            names,
+            parts.iter().map(|part| part.file_name().unwrap().to_str().unwrap()).collect::<Vec<_>>()
+        );
+
+        let last = parts.last().unwrap();
+        let held = folder.join("held");
+        fs::rename(last, &held).unwrap();
+        for refused in [Source::open(&parts[0]).unwrap_err(), open_local(&parts[0]).err().unwrap()] {
+            assert!(matches!(refused, StoreError::PartMissing { .. }), "{refused}");
+            assert!(refused.to_string().contains(last.file_name().unwrap().to_str().unwrap()), "{refused}");
+        }
+        // A part of another split, or the same part twice.
+        fs::copy(&parts[0], last).unwrap();
+        Source::open(&parts[0]).unwrap_err();
+        // A part cut short.
+        let bytes = fs::read(&held).unwrap();
+        fs::write(last, &bytes[..bytes.len() - 1]).unwrap();
+        Source::open(&parts[0]).unwrap_err();
+        fs::rename(&held, last).unwrap();
+        Source::open(&parts[0]).unwrap();
+    }
+    let wrong = folder.path().join("x-00004-of-00003.gguf");
+    fs::write(&wrong, gguf(&FLINT, &small_tensors())).unwrap();
+    assert!(matches!(Source::open(&wrong).unwrap_err(), StoreError::PartNumber { .. }));
+}
+
+/// A5: the length of the file is no multiple of anything, and the last tensor ends it.
+#[test]
+fn any_alignment_and_any_end_of_the_file_are_read_exactly() {
+    let folder = TempDir::new().unwrap();
+    let whole = gguf(&FLINT, &small_tensors());
+    let wanted = small();
+    for extra in [0, 1, 31, 4095, 4096, 4097] {
+        let path = folder.path().join(format!("{extra}.gguf"));
+        let mut bytes = whole.clone();
+        bytes.resize(whole.len() + extra, 7);
+        fs::write(&path, &bytes).unwrap();
+        let source = Source::open(&path).unwrap();
+        let target = folder.path().join(format!("store{extra}"));
+        let options = IngestOptions { chunk_bytes: 4096, ..IngestOptions::default() };
+        let report = ingest_from(open_local(&path).unwrap(), &target, &options, &mut quiet).unwrap();
+        assert_eq!(report.source_sha256, [Sha256Digest::of(&bytes)]);
+        assert_same_model(&source, &Source::open(&target).unwrap());
+        for name in ["dense.bin", "experts.bin"] {
+            assert!(
+                fs::read(target.join(name)).unwrap() == fs::read(wanted.store.join(name)).unwrap(),
+                "{extra}"
+            );
+        }
+    }
+}
+
+/// D16: the files of a store that is open stay readable when its folder is removed or replaced, and what is then under
+/// the same name is another store to every sum.
+#[test]
+fn a_store_replaced_under_a_reader_is_never_mixed_with_the_new_one() {
+    let small = small();
+    let source = Source::open(&small.store).unwrap();
+    let files: Vec<_> = source.files().iter().map(|path| File::open(path).unwrap()).collect();
+    let keys: Vec<_> = source.expert_keys().collect();
+    let before: Vec<_> = keys.iter().map(|&key| record_of(&source, key)).collect();
+
+    // The same header, so the same identity, but other weights.
+    let other = small.folder.path().join("other.gguf");
+    let mut bytes = fs::read(&small.gguf).unwrap();
+    let header = source.gguf().header_bytes().len();
+    bytes[header..].iter_mut().for_each(|byte| *byte ^= 0x5a);
+    fs::write(&other, bytes).unwrap();
+    fs::remove_dir_all(&small.store).unwrap();
+    ingest(&other, &small.store, &mut quiet).unwrap();
+    for (&key, wanted) in keys.iter().zip(&before) {
+        let span = source.expert_pieces(key)[0].span;
+        let mut bytes = vec![0; wanted.len()];
+        files[usize::from(span.file.0)].read_exact_at(&mut bytes, span.offset_bytes).unwrap();
+        assert!(bytes == *wanted, "the open file changed");
+        let now = record_of(&source, key);
+        assert!(now != *wanted, "the new store has the old bytes");
+        let sum = record_checksum(source.identity(), key, &source.record(), &now);
+        assert_ne!(
+            Some(sum),
+            source.record_checksum(key),
+            "a record of the new store passed for one of the old"
+        );
+    }
+}
+
+#[test]
+fn a_header_is_read_of_any_source() {
+    let small = small();
+    let header = read_header(&mut open_local(&small.gguf).unwrap()).unwrap();
+    assert_eq!(&header, Source::open(&small.gguf).unwrap().gguf());
+}
+
 /// Not a test of its own: an ingest in a process of its own, as the environment says.
 #[test]
 #[ignore = "started by other tests"]
 fn child_ingests() {
     let Some(source) = std::env::var_os("FLINT_RT_TEST_SOURCE") else { return };
     let target = PathBuf::from(std::env::var_os("FLINT_RT_TEST_TARGET").unwrap());
-    let stop_at: Option<u32> =
-        std::env::var("FLINT_RT_TEST_STOP_AT").ok().map(|number| number.parse().unwrap());
     let fills = std::env::var_os("FLINT_RT_TEST_FILL").is_some();
     let mut calls = 0;
     let result = ingest(Path::new(&source), &target, &mut |_| {
@@ -624,11 +627,8 @@ fn child_ingests() {
             let file = File::create(target.with_file_name("ballast")).unwrap();
             (0u64..).find(|index| file.write_all_at(&ballast, index << 16).is_err());
         }
-        if stop_at == Some(calls) {
-            fs::write(target.with_file_name("reached"), "").unwrap();
-            std::thread::sleep(Duration::from_secs(120));
-        }
         calls += 1;
+        ControlFlow::Continue(())
     });
     match result {
         Ok(_) => println!("made in {calls} calls"),
@@ -659,36 +659,6 @@ fn child(wrapper: &[&str], source: &Path, target: &Path) -> Command {
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-#[test]
-fn an_ingest_killed_at_any_point_leaves_no_store_but_the_whole_one() {
-    let source = Path::new(NANO);
-    // Each call of the progress function is a point: three of copying, four files to sync, published.
-    for point in 0..8u32 {
-        let folder = TempDir::new().unwrap();
-        let target = folder.path().join("store");
-        let mut process =
-            child(&[], source, &target).env("FLINT_RT_TEST_STOP_AT", point.to_string()).spawn().unwrap();
-        let started = Instant::now();
-        while !folder.path().join("reached").exists() {
-            assert!(started.elapsed() < Duration::from_secs(60), "point {point} was not reached");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        process.kill().unwrap();
-        process.wait().unwrap();
-        let working = folder.path().join(format!("store.partial-{}", process.id()));
-        if point == 7 {
-            assert!(!working.exists(), "published");
-        } else {
-            assert!(!target.exists(), "killed at point {point}, but there is a store");
-            let refused = Source::open(&working).unwrap_err();
-            assert!(matches!(refused, StoreError::Unfinished { .. }), "{refused}");
-            let report = ingest(source, &target, &mut quiet).unwrap();
-            assert_eq!(report.left_behind, [working]);
-        }
-        assert_same_model(&Source::open(source).unwrap(), &Source::open(&target).unwrap());
-    }
 }
 
 #[test]
@@ -730,9 +700,9 @@ fn a_full_drive_is_named_before_and_during_the_ingest() {
     assert!(answer.contains("left: []"), "{answer}");
     let Some(answer) = on_tmpfs("size=16m", folder.path(), true) else { return };
     assert!(answer.contains("DriveFull") && answer.contains("still to write and 0 B free"), "{answer}");
-    assert!(answer.contains("left: []"), "{answer}");
+    assert!(answer.contains("left: [\"store.partial\"]"), "{answer}");
     let Some(answer) = on_tmpfs("size=16m", folder.path(), false) else { return };
-    assert!(answer.contains("made in 8 calls"), "{answer}");
+    assert!(answer.contains("made in "), "{answer}");
 }
 
 #[test]

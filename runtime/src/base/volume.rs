@@ -45,8 +45,11 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
 /// The drive has not so much room, or files on it may not be so long.
 pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     let Ok(len) = i64::try_from(len_bytes) else { return Err(io::ErrorKind::FileTooLarge.into()) };
-    // The call refuses a length of 0.
-    while len > 0 {
+    if len == 0 {
+        // The call below refuses a length of 0.
+        return file.set_len(0);
+    }
+    loop {
         // SAFETY: the descriptor is open, as `file` is borrowed, and the call touches no memory of ours.
         let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
         if status == 0 {
@@ -55,16 +58,27 @@ pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::EOPNOTSUPP | libc::ENOSYS) => break,
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return file.set_len(len_bytes),
             _ => return Err(error),
         }
     }
-    file.set_len(len_bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reserved_file_has_its_length_and_an_impossible_one_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        for len_bytes in [5000, 0] {
+            file.set_len(0).unwrap();
+            reserve(&file, len_bytes).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), len_bytes, "the length that was asked for");
+        }
+        assert!(reserve(&file, u64::MAX).is_err(), "longer than any file");
+        assert!(reserve(&file, 1 << 60).is_err(), "longer than any drive");
+    }
 
     #[test]
     fn a_folder_has_room_and_a_missing_one_is_an_error() {

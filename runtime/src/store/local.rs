@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::store::bytes::{ByteSource, SourceError, SourceStamp};
 use crate::store::error::{StoreError, io_error};
-use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
 
 /// A file as a [`ByteSource`].
 #[derive(Debug)]
@@ -77,10 +77,9 @@ impl ByteSource for LocalSource {
     }
 
     fn read_from(&mut self, offset_bytes: u64, target: &mut [u8]) -> Result<usize, SourceError> {
-        let block = RECORD_ALIGN_BYTES as usize;
-        let whole = target.len() / block * block;
+        let whole = target.len() / BLOCK_BYTES * BLOCK_BYTES;
         let is_aligned = offset_bytes.is_multiple_of(RECORD_ALIGN_BYTES)
-            && target.as_ptr().addr().is_multiple_of(block)
+            && target.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
             && whole > 0;
         if let Some(direct) = self.direct.as_ref().filter(|_| is_aligned) {
             match retried(|| direct.read_at(&mut target[..whole], offset_bytes)) {
@@ -91,8 +90,9 @@ impl ByteSource for LocalSource {
             }
         }
         // Up to the next block only, so that the read after this one is aligned.
+        let into_block = usize::try_from(offset_bytes % RECORD_ALIGN_BYTES).expect("invariant: below 4096");
         let end = match &self.direct {
-            Some(_) => target.len().min(block - (offset_bytes % RECORD_ALIGN_BYTES) as usize),
+            Some(_) => target.len().min(BLOCK_BYTES - into_block),
             None => target.len(),
         };
         retried(|| self.buffered.read_at(&mut target[..end], offset_bytes))

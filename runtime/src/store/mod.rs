@@ -8,6 +8,7 @@
 //!   A store names its files relative to its own folder, so it can be moved. No file is read while serving: that is
 //!   the disk station's work.
 
+mod bandwidth;
 mod bytes;
 mod checksum;
 mod digest;
@@ -29,11 +30,14 @@ mod placement;
 mod publish;
 mod real_drive;
 mod record;
+#[cfg(feature = "simulation")]
+mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
 mod verify;
 
+pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
 pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, tensor_checksum, tree_digest};
 pub use digest::Sha256Digest;
@@ -55,3 +59,5 @@ pub use verify::{
     Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
     is_tensor_whole, repair_store, sha256_of_file, verify_store,
 };
+#[cfg(feature = "simulation")]
+pub use simulated::{Fault, SimulatedDrive};

@@ -14,7 +14,7 @@ use std::thread::Scope;
 use crate::base::region::{HostBuffer, HostRegion};
 use crate::store::drive::{Drive, DriveFile};
 use crate::store::error::{StoreError, write_error};
-use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
 
 /// Bytes of a write at most: an expert's matrix of the real Flint is a third of it.
 const WRITE_BYTES: usize = 2 << 20;
@@ -122,9 +122,11 @@ impl<'run> Writers<'run> {
 
     /// Writes zeros up to the next multiple of 4096 in file `file`.
     pub(super) fn pad(&mut self, file: usize, offset_bytes: u64) -> Result<(), StoreError> {
-        const ZEROS: [u8; RECORD_ALIGN_BYTES as usize] = [0; RECORD_ALIGN_BYTES as usize];
-        let into_block = (offset_bytes % RECORD_ALIGN_BYTES) as usize;
-        if into_block == 0 { Ok(()) } else { self.write(file, offset_bytes, &ZEROS[into_block..]) }
+        const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        match into_block(offset_bytes) {
+            0 => Ok(()),
+            into => self.write(file, offset_bytes, &ZEROS[into..]),
+        }
     }
 
     /// The free end of the buffer at hand, into which the bytes of `file` at `offset_bytes` go.
@@ -141,7 +143,7 @@ impl<'run> Writers<'run> {
                 None => self.wait_for_one()?,
             };
             // Memory stands in its block as the bytes do in the file's.
-            let start = (offset_bytes % RECORD_ALIGN_BYTES) as usize;
+            let start = into_block(offset_bytes);
             self.current = Some(Job { file, offset_bytes, buffer, start, len: 0 });
         }
         let job = self.current.as_mut().expect("invariant: there is a buffer at hand");
@@ -172,4 +174,8 @@ impl<'run> Writers<'run> {
         }
         Ok(())
     }
+}
+
+fn into_block(offset_bytes: u64) -> usize {
+    usize::try_from(offset_bytes % RECORD_ALIGN_BYTES).expect("invariant: below 4096")
 }

@@ -212,12 +212,12 @@ impl Work<'_> {
         back: &Sender<HostBuffer>,
         send: &SyncSender<FromReader>,
     ) -> Result<(), StoreError> {
-        for index in first..self.parts.len() {
-            let (part, source) = (&self.parts[index], sources[index].as_mut());
+        for (index, source) in sources.iter_mut().enumerate().skip(first) {
+            let part = &self.parts[index];
             let mut at = if index == first { offset_bytes - part.start_bytes } else { 0 };
             while at < part.len_bytes {
                 let Ok(mut buffer) = free.recv() else { return Ok(()) };
-                let bytes = self.fill(source, part, at, buffer.as_mut_slice())?;
+                let bytes = self.fill(source.as_mut(), part, at, buffer.as_mut_slice())?;
                 at += bytes.len() as u64;
                 let chunk = Chunk { buffer: Some(buffer), bytes, back: back.clone() };
                 if send.send(FromReader::Bytes(Arc::new(chunk))).is_err() {

@@ -48,8 +48,8 @@ impl Target {
         if name.len() > NAME_BYTES_MAX {
             return refuse("it has more than 200 bytes");
         }
-        if name.ends_with(SUFFIX) {
-            return refuse("the ending .partial belongs to ingests at work");
+        if is_working_name(name) {
+            return refuse("the ending .partial, or .partial-NUMBER, belongs to ingests at work");
         }
         let parent = folder_of(target);
         // Followed, as the system does: the folder may be a link to another drive.
@@ -120,7 +120,8 @@ impl<'run> WorkingFolder<'run> {
     /// Removes all of it.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
         self.clear()?;
-        self.drive.remove(&self.path).map_err(io_error("remove", &self.path))
+        self.drive.remove(&self.path).map_err(io_error("remove", &self.path))?;
+        sync_folder(self.drive, &self.target.parent)
     }
 
     /// Gives the store's folder, in which everything is synced, the target's name.
@@ -147,15 +148,15 @@ impl<'run> WorkingFolder<'run> {
 
 /// Whether `path` has the name of a working folder, or lies in one.
 pub(super) fn is_working_folder(path: &Path) -> bool {
-    let is_named =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX));
-    // Up to the first version, the working folder had its process in its name.
-    let is_old = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let number = name.rsplit_once(".partial-").map(|(_, number)| number);
-        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    is_named(path) || is_old(path) || path.parent().is_some_and(is_named)
+    let is_one = |path: &Path| path.file_name().is_some_and(|name| is_working_name(&name.to_string_lossy()));
+    is_one(path) || path.parent().is_some_and(is_one)
+}
+
+fn is_working_name(name: &str) -> bool {
+    // With the first version of stores, the working folder had its process in its name.
+    let number = name.rsplit_once(".partial-").map(|(_, number)| number);
+    name.ends_with(SUFFIX)
+        || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The folder that holds `path`.

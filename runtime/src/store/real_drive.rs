@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::volume;
 use crate::store::drive::{Drive, DriveFile, Entry, LockAnswer};
-use crate::store::record::RECORD_ALIGN_BYTES;
-
-const BLOCK: usize = RECORD_ALIGN_BYTES as usize;
+use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
 
 /// Where `flint-rt` writes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -85,8 +83,8 @@ impl Drive for RealDrive {
             let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
             let ours = identity(&file.metadata()?);
             if fs::metadata(path).is_ok_and(|found| identity(&found) == ours) {
-                file.set_len(0)?;
-                write!(file, "process {}", std::process::id())?;
+                // Only for the message of who finds it taken: a full drive is no reason to stop here.
+                let _ = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
                 return Ok(LockAnswer::Held(Box::new(file)));
             }
         }
@@ -126,7 +124,7 @@ impl RealFile {
                 }
                 Err(error) => return Err(error),
             }
-            if !done.is_multiple_of(BLOCK) {
+            if !done.is_multiple_of(BLOCK_BYTES) {
                 break;
             }
         }
@@ -137,9 +135,9 @@ impl RealFile {
 impl DriveFile for RealFile {
     fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
         let into_block = usize::try_from(offset_bytes % RECORD_ALIGN_BYTES).expect("invariant: below 4096");
-        let head = if into_block == 0 { 0 } else { (BLOCK - into_block).min(bytes.len()) };
-        let is_aligned = bytes.as_ptr().addr() % BLOCK == into_block;
-        let body = if is_aligned { (bytes.len() - head) / BLOCK * BLOCK } else { 0 };
+        let head = if into_block == 0 { 0 } else { (BLOCK_BYTES - into_block).min(bytes.len()) };
+        let is_aligned = bytes.as_ptr().addr() % BLOCK_BYTES == into_block;
+        let body = if is_aligned { (bytes.len() - head) / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
         self.buffered.write_all_at(&bytes[..head], offset_bytes)?;
         let mut at = head;
         if body > 0 {

@@ -12,6 +12,10 @@ use crate::base::units::align_up;
 /// What records and dense tensors of a store are aligned to: the largest sector that drives have, and the page.
 pub const RECORD_ALIGN_BYTES: u64 = 4096;
 
+/// The same as a length in memory.
+#[allow(clippy::cast_possible_truncation, reason = "4096 fits every usize")]
+pub(super) const BLOCK_BYTES: usize = RECORD_ALIGN_BYTES as usize;
+
 /// Largest record: a read's length is a `u32`, with room for its rounding. Flint's record has 1.97 MB.
 pub(super) const RECORD_BYTES_MAX: u64 = 1 << 30;
 
