@@ -566,7 +566,7 @@ fn no_flipped_bit_of_a_record_reaches_the_device() {
             target_offset_bytes: place * record_bytes,
             check: Some(Check::Record(key)),
         });
-        let ticket = transport.run(&mut moves, &mut |_| {})?;
+        let ticket = transport.run(&mut moves, &mut |_| {}, &mut |_| {})?;
         gpu.wait(ticket).map_err(ExpertError::from)
     };
     let mut random = Random(3);
@@ -611,11 +611,11 @@ fn a_read_that_was_wrong_once_is_read_again() {
     for (flips_left, heals) in [(1, true), (2, false)] {
         let mut transport =
             transport(&gpu, &source, 32_768).wrap_queue(|inner| Box::new(Flipping { inner, flips_left }));
-        let result = transport.run(&mut std::iter::once(item()), &mut |_| {});
+        let result = transport.run(&mut std::iter::once(item()), &mut |_| {}, &mut |_| {});
         assert_eq!(result.is_ok(), heals, "{flips_left} wrong reads");
         assert_eq!(transport.check_stats().second_reads, 1);
         // And the ring is whole again.
-        let ticket = transport.run(&mut std::iter::once(item()), &mut |_| {}).unwrap();
+        let ticket = transport.run(&mut std::iter::once(item()), &mut |_| {}, &mut |_| {}).unwrap();
         gpu.wait(ticket).unwrap();
         let mut wanted = vec![0; usize::try_from(span.len_bytes).unwrap()];
         made.open("experts.bin").read_exact_at(&mut wanted, span.offset_bytes).unwrap();
@@ -657,7 +657,7 @@ fn tensors_are_checked_in_parts_and_damaged_ones_are_named() {
                 }
             })
         });
-        transport.run(&mut moves, &mut |_| {})
+        transport.run(&mut moves, &mut |_| {}, &mut |_| {})
     };
     load(&mut transport).unwrap();
     let bytes: u64 = tensors.iter().map(|(_, span)| span.len_bytes).sum();

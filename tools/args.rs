@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
+    /// Write a Flint of random weights, of any size, for measuring.
+    Synth(crate::synth::SynthArgs),
 }
 
 /// Which model.

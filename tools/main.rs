@@ -23,6 +23,7 @@ mod model;
 mod open;
 mod reply;
 mod stats;
+mod synth;
 mod terminal;
 mod tokenize;
 mod verify;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Synth(args) => synth::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

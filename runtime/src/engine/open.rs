@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::ids::{FileIndex, Span, TokenId};
-use crate::base::limits::PREFILL_CHUNK_MAX;
+use crate::base::limits::{PREFILL_CHUNK_MAX, READS_IN_FLIGHT_MAX};
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
@@ -20,15 +20,12 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind, is_tensor_whole};
+use crate::store::{Source, SourceKind, is_expert_tensor, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{Tokenizer, Vocabulary};
 
 /// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
 const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
-
-/// Buffers of the staging ring: 32 records of Flint are 63 MB, six of them saturate most drives, the rest are being copied.
-const STAGING_BUFFERS: usize = 32;
 
 /// The tensor that holds a row for each token.
 const TOKEN_TABLE: &str = "token_embd.weight";
@@ -139,10 +136,10 @@ impl Engine {
             read_path: options.read_path,
             host_path: options.host_path,
             span_bytes_max: span_bytes_max(&config),
-            buffer_count: STAGING_BUFFERS,
-            depth: crate::base::limits::READS_IN_FLIGHT_MAX,
+            buffer_count: READS_IN_FLIGHT_MAX as usize,
+            depth: READS_IN_FLIGHT_MAX,
         };
-        let mut transport = Transport::open(&gpu, &files, &transport_options)?;
+        let mut transport = open_transport(options, &gpu, &files, &transport_options)?;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -160,7 +157,7 @@ impl Engine {
         if let Some(check) = table_check {
             check.join().expect("invariant: the check returns its errors")?;
         }
-        let table = token_table(&source)?;
+        let table = token_table(&source);
         let FileIndex(file) = table.file;
         let embedding =
             Embedding::new(files[usize::from(file)].clone(), table, config.embed_dim, config.vocabulary);
@@ -229,12 +226,12 @@ impl Engine {
 
     /// Counters of the read queue since the engine was opened.
     pub fn read_counters(&self) -> crate::disk::ReadCounters {
-        self.model.streamer.transport_ref().counters()
+        self.model.streamer.transport().counters()
     }
 
     /// What was compared with checksums since the engine was opened.
     pub fn check_stats(&self) -> CheckStats {
-        self.model.streamer.transport_ref().check_stats()
+        self.model.streamer.transport().check_stats()
     }
 
     /// Copies the logits of the last step that wanted them.
@@ -253,7 +250,7 @@ fn check_table(source: &Source) -> Result<(), EngineError> {
     if is_tensor_whole(source, TOKEN_TABLE)? {
         return Ok(());
     }
-    let span = token_table(source)?;
+    let span = token_table(source);
     Err(EngineError::Expert(ExpertError::Damaged {
         what: format!("tensor {TOKEN_TABLE}"),
         path: source.files()[usize::from(span.file.0)].clone(),
@@ -262,8 +259,24 @@ fn check_table(source: &Source) -> Result<(), EngineError> {
     }))
 }
 
-fn token_table(source: &Source) -> Result<Span, EngineError> {
-    Ok(source.tensor_span(TOKEN_TABLE).expect("invariant: the config was checked"))
+/// The transport over the real disk, or over the simulated one that a test asks for.
+fn open_transport(
+    options: &EngineOptions,
+    gpu: &Gpu,
+    files: &[Arc<SourceFile>],
+    transport: &TransportOptions,
+) -> Result<Transport, EngineError> {
+    #[cfg(feature = "simulation")]
+    if let Some((seed, faults)) = &options.simulation {
+        return Ok(Transport::open_simulated(gpu, files, transport, *seed, faults)?);
+    }
+    // Only the simulation is an option of its own.
+    let _ = options;
+    Ok(Transport::open(gpu, files, transport)?)
+}
+
+fn token_table(source: &Source) -> Span {
+    source.tensor_span(TOKEN_TABLE).expect("invariant: the config was checked")
 }
 
 /// The longest span of one read: a whole record, and a good size for dense weights.
@@ -297,12 +310,12 @@ fn plan_memory(
     let prefill_chunk =
         in_range("prefill chunk", options.prefill_chunk, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX)?
             .min(context_len);
-    let table_bytes = token_table(source)?.len_bytes;
+    let table_bytes = token_table(source).len_bytes;
     let dense_bytes: u64 = source
         .gguf()
         .tensors
         .iter()
-        .filter(|tensor| !tensor.name.ends_with("_exps.weight"))
+        .filter(|tensor| !is_expert_tensor(&tensor.name))
         .map(|tensor| tensor.len_bytes)
         .sum();
     MemoryPlan::new(
@@ -314,9 +327,10 @@ fn plan_memory(
             context_len,
             prefill_chunk,
             decode_splits: tuning.decode_splits,
+            tile_max: tuning.tokens_many,
             resident_bytes: dense_bytes - table_bytes,
             range_bytes: gpu.info().limits.largest_binding(),
-            staging_bytes: u64::from(span_bytes_max(config)) * STAGING_BUFFERS as u64,
+            staging_bytes: u64::from(span_bytes_max(config)) * u64::from(READS_IN_FLIGHT_MAX),
             token_table_bytes: table_bytes,
         },
     )

@@ -24,6 +24,12 @@ pub enum ExpertError {
         /// What its probe met.
         reason: String,
     },
+    /// The kernel cannot pin the memory that the driver gave.
+    #[error("direct reads do not reach this memory: {reason}")]
+    NotPinned {
+        /// What the kernel said.
+        reason: String,
+    },
     /// No path works.
     #[error("no way from the drive to the device works here: {reasons}")]
     NoHostPath {
@@ -81,6 +87,16 @@ impl ExpertError {
         match self {
             Self::Damaged { .. } => true,
             Self::Disk(error) => error.is_data_damage(),
+            _ => false,
+        }
+    }
+
+    /// Whether another host path may do better: the fault is of this path's memory, not of a file or the device.
+    pub fn is_of_host_path(&self) -> bool {
+        match self {
+            Self::NotPinned { .. } | Self::ProbeMismatch { .. } => true,
+            Self::Gpu(error) => !error.is_device_lost(),
+            Self::Disk(error) => matches!(error, DiskError::Memory(_)),
             _ => false,
         }
     }

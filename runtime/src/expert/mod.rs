@@ -4,7 +4,8 @@
 //! - In: the router's picks, layer by layer.
 //! - Out: waves: which slots hold the picks, all of them loaded by work already submitted.
 //! - Invariants: deciding ([`slot`], [`policy`], [`pool`], [`plan`]) is pure: no disk, no device, no clock, so equal
-//!   input gives equal plans. An expert is in at most one slot; a slot in use is never a victim. Doing ([`staging`],
+//!   input gives equal plans. An expert is in at most one slot, and a slot of a wave is
+//!   no victim of that wave; of the wave before it may be, as copies run behind what was submitted earlier. Doing ([`staging`],
 //!   [`transport`], [`streamer`]) is bounded: by the ring, by the queue's depth, by the wave. What a store has a checksum
 //!   of is compared with it ([`check`]) before the device sees it.
 

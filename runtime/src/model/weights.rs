@@ -10,9 +10,6 @@ use crate::model::ModelError;
 use crate::model::hparams::FlintConfig;
 use crate::store::Source;
 
-/// Bytes of a Q4_1 block of 32 values.
-const BLOCK_BYTES: u64 = 20;
-
 /// A feed-forward network: dense, or the shared expert beside the routed ones.
 pub struct FeedForward {
     /// `[ffn_dim, embed_dim]`.
@@ -107,7 +104,7 @@ impl Loader<'_> {
     /// A matrix, in pieces of whole rows that fit a binding and a grid.
     fn matrix(&mut self, name: &str, row_count: u32, column_count: u32) -> Result<Matrix, ModelError> {
         let span = self.span(name);
-        let row_bytes = u64::from(column_count) / 32 * BLOCK_BYTES;
+        let row_bytes = FlintConfig::matrix_bytes(1, column_count);
         assert_eq!(
             span.len_bytes,
             row_bytes * u64::from(row_count),
@@ -169,7 +166,7 @@ impl Weights {
             done += item.span.len_bytes;
             progress(done, total);
         });
-        let ticket = transport.run(&mut moves, &mut |_| {})?;
+        let ticket = transport.run(&mut moves, &mut |_| {}, &mut |_| {})?;
         gpu.wait(ticket)?;
         Ok(Self { layers, output_norm, output, resident_bytes: total })
     }

@@ -48,7 +48,9 @@ pub fn measure_bandwidth(folder: &Path, len_bytes: u64) -> Result<Bandwidth, Sto
     let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
     let (file, is_direct) = match direct {
         Ok(file) => (file, true),
-        Err(_) => (OpenOptions::new().read(true).write(true).open(&path).map_err(io_error("open", &path))?, false),
+        Err(_) => {
+            (OpenOptions::new().read(true).write(true).open(&path).map_err(io_error("open", &path))?, false)
+        }
     };
 
     let region = HostRegion::new(PIECE_BYTES * THREADS)?;

@@ -43,6 +43,7 @@ pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, te
 pub use digest::Sha256Digest;
 pub use drive::{Drive, DriveFile, Entry, LockAnswer};
 pub use error::StoreError;
+pub use experts::is_expert_tensor;
 pub use ingest::{
     IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan, ingest, ingest_from, ingest_on,
     open_local, read_header,
@@ -55,9 +56,9 @@ pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+#[cfg(feature = "simulation")]
+pub use simulated::{Fault, SimulatedDrive};
 pub use verify::{
     Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
     is_tensor_whole, repair_store, sha256_of_file, verify_store,
 };
-#[cfg(feature = "simulation")]
-pub use simulated::{Fault, SimulatedDrive};
