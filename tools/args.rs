@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Make a store of a GGUF file, from which experts are read fastest.
     Ingest(IngestArgs),
+    /// Recompute every checksum of a store, or the SHA-256 of a GGUF; name what is damaged; mend a store.
+    Verify(VerifyArgs),
     /// Show a model: its numbers, the memory plan, the paths chosen, the devices.
     Info(InfoArgs),
     /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
@@ -96,6 +98,12 @@ pub(crate) struct EngineArgs {
     /// [default: what --model names].
     #[arg(long, env = "FLINT_RT_SOURCE", value_enum)]
     pub(crate) source: Option<SourceChoice>,
+    /// Do not compare what is read from a store with its checksums.
+    #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) unchecked: bool,
+    /// Take the SHA-256 of a GGUF before it is used, and compare it with what it was before; once, until the file changes.
+    #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) check_source: bool,
 }
 
 /// Where experts are read from.
@@ -286,6 +294,28 @@ pub(crate) struct NetworkArgs {
     /// Seconds to wait after the first of them; each further one doubles it, up to 32 times.
     #[arg(long, env = "FLINT_RT_RETRY_WAIT", default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) retry_wait: f64,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct VerifyArgs {
+    /// The folder of a store, its name in the store folder, or a GGUF file.
+    #[arg(value_name = "STORE|GGUF")]
+    pub(crate) model: PathBuf,
+    /// Rewrite what is damaged in the store with the bytes of this GGUF, which must be the one that it was made of.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "sha256")]
+    pub(crate) repair: Option<PathBuf>,
+    /// What the SHA-256 of the GGUF must be [default: what it was when it was taken last].
+    #[arg(long, value_name = "HEX", conflicts_with = "quick")]
+    pub(crate) sha256: Option<Sha256Digest>,
+    /// Leave out the SHA-256 of a store's files: the checksums of its records and tensors cover every byte, too.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Print progress and result as JSON, one event a line.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ArgsOf)]

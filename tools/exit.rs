@@ -251,6 +251,7 @@ fn of_expert(error: &ExpertError) -> Exit {
         ExpertError::Gpu(error) => of_gpu(error),
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
+        ExpertError::Damaged { .. } => Exit::Model,
         _ => Exit::Failed,
     }
 }

@@ -315,6 +315,7 @@ fn paths_json(paths: &PathsChosen) -> Value {
         "host_path": paths.transport.host_path.to_string(),
         "host_passed_over": paths.transport.passed_over,
         "files": paths.files,
+        "reads_checked": paths.is_checked,
     })
 }
 
@@ -418,6 +419,17 @@ fn record_text(model: &Model) -> String {
     }
 }
 
+/// What is known of the bytes that are read.
+fn checks(paths: &PathsChosen) -> &'static str {
+    match (paths.is_checked, paths.source) {
+        (true, _) => "every record and tensor is compared with its checksum as it is read",
+        (false, SourceKind::Store) => "left out (--unchecked)",
+        (false, SourceKind::Gguf) => {
+            "none: a GGUF in place has no checksums; `flint-rt verify` takes its SHA-256"
+        }
+    }
+}
+
 fn survey_text(survey: &Survey) -> String {
     let mut text = String::new();
     if let Ok(plan) = &survey.plan {
@@ -435,6 +447,7 @@ fn survey_text(survey: &Survey) -> String {
     for lost in &paths.transport.read.lost {
         line("", lost);
     }
+    line("checks", checks(paths));
     line("host memory", &paths.transport.host_path.to_string());
     for passed in &paths.transport.passed_over {
         line("", passed);

@@ -31,6 +31,7 @@ mod stores;
 mod synth;
 mod terminal;
 mod tokenize;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Ingest(args) => ingest::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::List(args) => list::run(&args),

@@ -9,6 +9,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::folders;
 use crate::model::Found;
 use crate::terminal::{Bar, note};
+use crate::verify;
 
 /// The engine's options: what the flags say, with `context_len` where they say nothing about it.
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
@@ -23,12 +24,16 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
         gpu_memory_bytes: args.gpu_memory,
         read_path: args.read_path,
         host_path: args.host_path,
+        skip_checks: args.unchecked,
         ..EngineOptions::default()
     }
 }
 
 /// Opens it.
 pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> Outcome<Engine> {
+    if args.check_source {
+        verify::check_source(model)?;
+    }
     let bar = Bar::bytes("opening");
     let opened = Engine::open(&options(args, model, context_len), &mut |progress| {
         bar.message(match progress.phase {

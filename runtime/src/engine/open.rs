@@ -7,7 +7,9 @@ use crate::base::limits::READS_IN_FLIGHT_MAX;
 use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
-use crate::expert::{StreamStats, Streamer, Transport, TransportOptions, TransportReport};
+use crate::expert::{
+    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport,
+};
 use crate::gguf::Gguf;
 use crate::gpu::Gpu;
 use crate::kernels::{KernelShape, Pipelines, Tuning};
@@ -17,7 +19,7 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind};
+use crate::store::{Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{Tokenizer, Vocabulary};
 
@@ -56,6 +58,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether what is read is compared with checksums.
+    pub is_checked: bool,
 }
 
 /// A model that is open.
@@ -101,6 +105,13 @@ impl Engine {
         let tuning = Tuning::for_device(gpu.info().kind);
         let plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
 
+        let is_checked = is_checked(options, source.kind());
+        // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
+        let table_check = is_checked.then(|| {
+            let source = source.clone();
+            std::thread::spawn(move || check_table(&source))
+        });
+
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
         let shape = KernelShape {
             head_dim: config.head_dim,
@@ -112,12 +123,18 @@ impl Engine {
 
         let files = open_files(&source)?;
         let mut transport = open_transport(options, &config, &gpu, &files)?;
-        let paths = paths_chosen(source.kind(), &transport, &files);
+        if is_checked {
+            transport.check_against(source.clone());
+        }
+        let paths = paths_chosen(source.kind(), is_checked, &transport, &files);
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
             })?;
 
+        if let Some(check) = table_check {
+            check.join().expect("invariant: the check returns its errors")?;
+        }
         let table = token_table(&source);
         let FileIndex(file) = table.file;
         let embedding =
@@ -190,6 +207,11 @@ impl Engine {
         self.model.streamer.transport().counters()
     }
 
+    /// What was compared with checksums since the engine was opened.
+    pub fn check_stats(&self) -> CheckStats {
+        self.model.streamer.transport().check_stats()
+    }
+
     /// Copies the logits of the last step that wanted them.
     pub fn read_logits(&self, logits: &mut Vec<f32>) {
         self.model.read_logits(logits);
@@ -199,6 +221,25 @@ impl Engine {
     pub fn is_stop(&self, id: TokenId) -> bool {
         self.stops.reason(id).is_some()
     }
+}
+
+/// Whether what is read is compared with checksums: a store has them, a GGUF has none.
+pub(super) fn is_checked(options: &EngineOptions, source: SourceKind) -> bool {
+    !options.skip_checks && source == SourceKind::Store
+}
+
+/// Compares the token table with its checksum.
+fn check_table(source: &Source) -> Result<(), EngineError> {
+    if is_tensor_whole(source, TOKEN_TABLE)? {
+        return Ok(());
+    }
+    let span = token_table(source);
+    Err(EngineError::Expert(ExpertError::Damaged {
+        what: format!("tensor {TOKEN_TABLE}"),
+        path: source.files()[usize::from(span.file.0)].clone(),
+        offset_bytes: span.offset_bytes,
+        len_bytes: span.len_bytes,
+    }))
 }
 
 fn token_table(source: &Source) -> Span {
@@ -234,6 +275,7 @@ pub(super) fn open_transport(
 /// What was chosen on the way.
 pub(super) fn paths_chosen(
     source: SourceKind,
+    is_checked: bool,
     transport: &Transport,
     files: &[Arc<SourceFile>],
 ) -> PathsChosen {
@@ -241,6 +283,7 @@ pub(super) fn paths_chosen(
         source,
         transport: transport.report().clone(),
         files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+        is_checked,
     }
 }
 

@@ -33,6 +33,8 @@ pub struct EngineOptions {
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.
     pub host_path: Option<HostPath>,
+    /// Leaves out the comparison of what is read with a store's checksums. A GGUF in place has none.
+    pub skip_checks: bool,
 }
 
 /// Default of [`EngineOptions::context_len`].

@@ -12,7 +12,7 @@ use crate::base::limits::{PREFILL_CHUNK_MAX, READS_IN_FLIGHT_MAX};
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::open::{
-    PathsChosen, TOKEN_TABLE, open_files, open_transport, paths_chosen, span_bytes_max,
+    PathsChosen, TOKEN_TABLE, is_checked, open_files, open_transport, paths_chosen, span_bytes_max,
 };
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{Engine, EngineError, EngineOptions, MemoryPlan};
@@ -97,7 +97,7 @@ fn probe_paths(
 ) -> Result<PathsChosen, EngineError> {
     let files: Vec<Arc<SourceFile>> = open_files(source)?;
     let transport = open_transport(options, config, gpu, &files)?;
-    Ok(paths_chosen(source.kind(), &transport, &files))
+    Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }
 
 /// The memory plan of the model whose header is `gguf`, on a device with `room`. `options.model` is not looked at.

@@ -46,6 +46,22 @@ pub enum ExpertError {
         /// The path that was probed.
         host_path: HostPath,
     },
+    /// Bytes of a store are not those that were put there, also when they are read again.
+    #[error(
+        "{path}: {what} ({len_bytes} B at byte {offset_bytes}) is damaged: its checksum is another; run `flint-rt verify` on \
+         the store, with --repair and the GGUF to mend it",
+        path = path.display()
+    )]
+    Damaged {
+        /// The expert or the tensor.
+        what: String,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Where in it.
+        offset_bytes: u64,
+        /// How long.
+        len_bytes: u64,
+    },
     /// The pool would need more buffers than a kernel can bind.
     #[error(
         "{slots} slots of {record_bytes} B need {buffers} buffers on this device, kernels bind {buffers_max}: ask for \
@@ -66,6 +82,15 @@ pub enum ExpertError {
 }
 
 impl ExpertError {
+    /// Whether the bytes on the drive are at fault: then the store is to be verified.
+    pub fn is_data_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Disk(error) => error.is_data_damage(),
+            _ => false,
+        }
+    }
+
     /// Whether another host path may do better: the fault is of this path's memory, not of a file or the device.
     pub fn is_of_host_path(&self) -> bool {
         match self {

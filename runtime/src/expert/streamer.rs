@@ -17,7 +17,7 @@ use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::Pool;
-use crate::expert::{ExpertError, Move, Transport};
+use crate::expert::{Check, ExpertError, Move, Transport};
 use crate::gpu::{Buffer, Gpu, Placement};
 use crate::store::Source;
 
@@ -216,6 +216,8 @@ impl Streamer {
                 span: pieces[i].span,
                 target: buffer.clone(),
                 target_offset_bytes: slot_offset_bytes + pieces[i].record_offset_bytes,
+                // A checksum is of a whole record; a GGUF, where records lie in pieces, has none anyway.
+                check: (pieces.len() == 1).then_some(Check::Record(load.key)),
             })
         });
         let entry_offset_bytes = |key: ExpertKey| {

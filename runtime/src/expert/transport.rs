@@ -6,7 +6,8 @@
 //! - Out: a [`Ticket`] after which all of them have arrived.
 //! - Invariants: a read is never in flight without its buffer being owned by the queue. After an error the reads under way
 //!   are waited for and their buffers are back in the ring; where even that fails, the next call takes them back first, and
-//!   no read is ever taken for another.
+//!   no read is ever taken for another. Bytes whose checksum is known are compared with it where the drive put them, before
+//!   a copy of them is recorded.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,8 +18,10 @@ use crate::base::region::{HostBuffer, HostRegion};
 use crate::disk::{
     self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile,
 };
+use crate::expert::check::{Check, CheckStats, Checker, Verdict};
 use crate::expert::{ExpertError, HostPath, Staging};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
+use crate::store::Source;
 
 /// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
@@ -32,6 +35,8 @@ pub struct Move {
     pub target: Buffer,
     /// Where in it.
     pub target_offset_bytes: u64,
+    /// What the bytes are, so that they can be checked; `None` leaves them unchecked.
+    pub check: Option<Check>,
 }
 
 /// What the caller wants of a transport.
@@ -60,6 +65,15 @@ pub struct TransportReport {
     pub passed_over: Vec<String>,
 }
 
+/// A move whose read has begun.
+struct UnderWay {
+    item: Move,
+    /// Whether the read was begun again, after its bytes were found wrong.
+    is_second_read: bool,
+    /// Its bytes, while they wait for those before them: a tensor's parts are checked in their order.
+    waiting: Option<(HostBuffer, Range<usize>)>,
+}
+
 struct Landed {
     range: Range<usize>,
     buffer: HostBuffer,
@@ -78,14 +92,15 @@ pub struct Transport {
     span_bytes_max: u32,
     report: TransportReport,
     completions: Vec<Completion>,
-    /// Where the bytes of each read under way go, by tag from `tag_first` on; `None` once it has ended.
-    under_way: VecDeque<Option<(Buffer, u64)>>,
+    /// The moves under way, by tag from `tag_first` on; `None` once the bytes have landed.
+    under_way: VecDeque<Option<UnderWay>>,
     /// Tags are never used twice, so a read that outlived an error cannot be taken for a later one.
     tag_first: u64,
     tag_next: u64,
     /// Reads that have ended and are not yet copied.
     landed: Vec<Landed>,
     landed_bytes: u64,
+    checker: Checker,
     /// Submitted copies, kept until the device has run them.
     retired: VecDeque<(Ticket, Commands)>,
 }
@@ -162,6 +177,7 @@ impl Transport {
             tag_next: 0,
             landed: Vec::new(),
             landed_bytes: 0,
+            checker: Checker::default(),
             retired: VecDeque::new(),
         };
         transport.probe(&files[0])?;
@@ -175,7 +191,7 @@ impl Transport {
         file.read_exact_at(0, &mut wanted)?;
         let target = self.gpu.buffer("probe", len_bytes.max(4), Placement::Readback)?;
         let span = Span { file: FileIndex(0), offset_bytes: 0, len_bytes };
-        let moves = [Move { span, target: target.clone(), target_offset_bytes: 0 }];
+        let moves = [Move { span, target: target.clone(), target_offset_bytes: 0, check: None }];
         let ticket = self.run(&mut moves.into_iter(), &mut |_| {}, &mut |_| {})?;
         self.gpu.wait(ticket)?;
         let mut got = vec![0_u8; wanted.len()];
@@ -201,14 +217,25 @@ impl Transport {
         self.queue.counters()
     }
 
+    /// From now on compares what moves bring with the checksums of `source`, of whose files this transport reads. A GGUF in
+    /// place has none.
+    pub fn check_against(&mut self, source: Arc<Source>) {
+        self.checker = Checker::new(source);
+    }
+
+    /// What was checked since then.
+    pub fn check_stats(&self) -> CheckStats {
+        self.checker.stats()
+    }
+
     /// Carries out all moves. `begin` records what must stand in front of the first copy, `finish` what must follow the last,
     /// in the same submissions as these.
     ///
     /// Returns when the last copy is submitted: the ticket tells when it is done.
     ///
     /// # Errors
-    /// The first that a read or the device reports. What was not read is not copied and `finish` is not called; `begin` and
-    /// some of the copies may have been submitted.
+    /// The first that a read or the device reports, or [`ExpertError::Damaged`]. What was not read, or is not what it should
+    /// be, is not copied and `finish` is not called; `begin` and some of the copies may have been submitted.
     pub fn run(
         &mut self,
         moves: &mut dyn Iterator<Item = Move>,
@@ -266,47 +293,97 @@ impl Transport {
             return Ok(Some(item));
         }
         let Some(buffer) = self.staging.take(&self.gpu)? else { return Ok(Some(item)) };
+        self.push(&item, self.tag_next, buffer);
+        self.under_way.push_back(Some(UnderWay { item, is_second_read: false, waiting: None }));
+        self.tag_next += 1;
+        Ok(None)
+    }
+
+    fn push(&mut self, item: &Move, tag: u64, buffer: HostBuffer) {
         let pushed = self.queue.push(Read {
             file: item.span.file,
             offset_bytes: item.span.offset_bytes,
-            len_bytes: u32::try_from(item.span.len_bytes).expect("invariant: asserted above"),
+            len_bytes: u32::try_from(item.span.len_bytes).expect("invariant: asserted when it started"),
             buffer,
-            tag: self.tag_next,
+            tag,
         });
         assert!(pushed.is_ok(), "a queue below its depth takes a read");
-        self.under_way.push_back(Some((item.target, item.target_offset_bytes)));
-        self.tag_next += 1;
-        Ok(None)
     }
 
     /// Waits for reads to end and takes in what they brought.
     fn collect(&mut self) -> Result<(), ExpertError> {
         let mut completions = std::mem::take(&mut self.completions);
-        let mut failure = self.queue.poll(true, &mut completions).err();
+        let mut failure = self.queue.poll(true, &mut completions).err().map(ExpertError::from);
         for Completion { tag, buffer, result } in completions.drain(..) {
             // Tags before `tag_first` are of a call that has failed: nobody waits for them.
-            let place = tag
-                .checked_sub(self.tag_first)
-                .and_then(|index| self.under_way.get_mut(usize::try_from(index).ok()?))
-                .and_then(Option::take);
-            match (result, place) {
-                (Ok(range), Some((target, target_offset_bytes))) => {
-                    self.landed_bytes += range.len() as u64;
-                    self.landed.push(Landed { range, buffer, target, target_offset_bytes });
+            let index = tag.checked_sub(self.tag_first).and_then(|index| usize::try_from(index).ok());
+            let index = index.filter(|&index| matches!(self.under_way.get(index), Some(Some(_))));
+            match (result, index) {
+                (Ok(range), Some(index)) if failure.is_none() => {
+                    failure = self.arrive(index, buffer, range).err();
                 }
-                (Ok(_), None) => self.staging.give_back(buffer),
+                (Ok(_), _) => self.staging.give_back(buffer),
                 (Err(error), _) => {
                     self.staging.give_back(buffer);
-                    failure.get_or_insert(error);
+                    failure.get_or_insert(error.into());
                 }
             }
         }
         self.completions = completions;
-        while matches!(self.under_way.front(), Some(None)) {
+        match failure {
+            None => self.settle(),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Takes the bytes of one read: checks them, and has them read again once where they are wrong.
+    fn arrive(&mut self, index: usize, buffer: HostBuffer, range: Range<usize>) -> Result<(), ExpertError> {
+        let slot = &mut self.under_way[index];
+        let UnderWay { item, is_second_read, .. } = slot.take().expect("invariant: a read ends once");
+        if item.check.as_ref().is_some_and(Check::is_in_order) {
+            *slot = Some(UnderWay { item, is_second_read, waiting: Some((buffer, range)) });
+            return Ok(());
+        }
+        let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
+        match (verdict, is_second_read) {
+            (Verdict::Right, _) => self.land(item, buffer, range),
+            (Verdict::Wrong, false) => {
+                // The drive, or the way from it, may have been wrong this once.
+                self.checker.note_second_read();
+                self.push(&item, self.tag_first + index as u64, buffer);
+                self.under_way[index] = Some(UnderWay { item, is_second_read: true, waiting: None });
+            }
+            (Verdict::Wrong, true) => {
+                self.staging.give_back(buffer);
+                return Err(self.checker.damaged(&item));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the front what has landed, and what waits there for its turn to be checked.
+    fn settle(&mut self) -> Result<(), ExpertError> {
+        while let Some(front) = self.under_way.front_mut() {
+            if let Some(under_way) = front {
+                let Some((buffer, range)) = under_way.waiting.take() else { break };
+                let item = front.take().expect("invariant: looked at above").item;
+                let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
+                if verdict == Verdict::Wrong {
+                    self.staging.give_back(buffer);
+                    return Err(self.checker.damaged(&item));
+                }
+                self.land(item, buffer, range);
+            }
             self.under_way.pop_front();
             self.tag_first += 1;
         }
-        failure.map_or(Ok(()), |error| Err(error.into()))
+        Ok(())
+    }
+
+    fn land(&mut self, item: Move, buffer: HostBuffer, range: Range<usize>) {
+        let Move { target, target_offset_bytes, .. } = item;
+        self.landed_bytes += range.len() as u64;
+        self.landed.push(Landed { range, buffer, target, target_offset_bytes });
     }
 
     /// Records and submits the copies of what has landed.
@@ -348,7 +425,9 @@ impl Transport {
     fn take_back(&mut self) -> Result<(), ExpertError> {
         self.landed.drain(..).for_each(|item| self.staging.give_back(item.buffer));
         self.landed_bytes = 0;
-        self.under_way.clear();
+        self.checker.forget();
+        let waiting = self.under_way.drain(..).flatten().filter_map(|under_way| under_way.waiting);
+        waiting.for_each(|(buffer, _)| self.staging.give_back(buffer));
         self.tag_first = self.tag_next;
         while self.queue.in_flight() > 0 {
             let mut completions = Vec::new();
@@ -362,6 +441,12 @@ impl Transport {
 
 #[cfg(feature = "simulation")]
 impl Transport {
+    /// Puts `wrap` around the read queue, to have tests damage what it gives.
+    #[must_use]
+    pub fn wrap_queue(self, wrap: impl FnOnce(Box<dyn ReadQueue>) -> Box<dyn ReadQueue>) -> Self {
+        Self { queue: wrap(self.queue), ..self }
+    }
+
     /// Over a simulated disk: the bytes of `files`, with the faults that `seed` decides.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod open;
 mod output;
 mod parts;
 mod pass;
+mod pin;
 mod placement;
 mod publish;
 mod real_drive;
@@ -34,6 +35,7 @@ mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
+mod verify;
 
 pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
@@ -51,7 +53,12 @@ pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind, SourcePart};
 pub use parts::{part_name, split_name};
+pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
+pub use verify::{
+    Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
+    is_tensor_whole, repair_store, sha256_of_file, verify_store,
+};
