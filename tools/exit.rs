@@ -17,6 +17,7 @@ use flint_rt::sample::{OptionsError, SampleError};
 use flint_rt::store::StoreError;
 use flint_rt::text::TextError;
 
+use crate::interrupt;
 use crate::terminal::note;
 
 /// What `--help` says of them.
@@ -37,12 +38,20 @@ Answers go to standard output, everything else to standard error. NO_COLOR is ho
 /// Why the program ends with something else than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
+    Done = 0,
     Failed = 1,
     Usage = 2,
     Model = 3,
     Device = 4,
     Memory = 5,
     Interrupted = 130,
+    Terminated = 143,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
 }
 
 /// What ended a command.
@@ -50,7 +59,7 @@ pub(crate) enum Exit {
 pub(crate) enum Failure {
     /// Whoever read the answer went away: nothing to say, nothing wrong.
     Closed,
-    /// Ctrl-C.
+    /// Ctrl-C, or SIGTERM.
     Interrupted,
     /// Something to report.
     Told {
@@ -93,15 +102,19 @@ impl Failure {
 
     /// Says it, and gives the code.
     pub(crate) fn report(self) -> ExitCode {
-        let exit = match self {
-            Self::Closed => return ExitCode::SUCCESS,
-            Self::Interrupted => Exit::Interrupted,
+        self.say().into()
+    }
+
+    /// Says it, if there is something to say.
+    pub(crate) fn say(self) -> Exit {
+        match self {
+            Self::Closed => Exit::Done,
+            Self::Interrupted => interrupt::exit(),
             Self::Told { exit, text } => {
                 note(&format!("flint-rt: {}", one_line(&text)));
                 exit
             }
-        };
-        ExitCode::from(exit as u8)
+        }
     }
 }
 

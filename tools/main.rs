@@ -21,6 +21,7 @@ mod input;
 mod interrupt;
 mod model;
 mod open;
+mod parse;
 mod reply;
 mod stats;
 mod synth;
@@ -29,12 +30,13 @@ mod tokenize;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Args, Command};
+use args::Command;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match parse::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
     interrupt::install();
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),

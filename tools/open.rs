@@ -13,7 +13,7 @@ use crate::terminal::{Bar, note};
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
     EngineOptions {
         model: model.path.clone(),
-        device: args.device.device.clone().filter(|name| !name.trim().is_empty()),
+        device: args.device.device.clone(),
         validation: args.device.validation,
         cache_dir: folders::cache_dir(),
         context_len: args.ctx_size.or(context_len),

@@ -150,6 +150,7 @@ impl Chat<'_> {
         self.total.add(&stats);
         self.last = Some(stats);
         match reply.finish {
+            Finish::Aborted if interrupt::is_terminating() => return Err(Failure::Interrupted),
             Finish::Aborted => note("stopped"),
             Finish::ContextFull => note("the context is full: /reset, or begin with a larger --ctx-size"),
             Finish::Length => note(&format!("ended at {} tokens (--predict)", self.args.predict)),
