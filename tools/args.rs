@@ -110,44 +110,19 @@ pub(crate) struct SamplingArgs {
     #[arg(long, env = "FLINT_RT_TOP_K", default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
     /// Only the best tokens that together reach this probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_TOP_P",
-        default_value_t = 1.0,
-        value_name = "P",
-    )]
+    #[arg(long, env = "FLINT_RT_TOP_P", default_value_t = 1.0, value_name = "P")]
     pub(crate) top_p: f32,
     /// Only tokens with at least this share of the best one's probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_MIN_P",
-        default_value_t = 0.0,
-        value_name = "P",
-    )]
+    #[arg(long, env = "FLINT_RT_MIN_P", default_value_t = 0.0, value_name = "P")]
     pub(crate) min_p: f32,
     /// Makes recent tokens less likely by this factor; 1 is off.
-    #[arg(
-        long,
-        env = "FLINT_RT_REPEAT_PENALTY",
-        default_value_t = 1.0,
-        value_name = "X",
-    )]
+    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
     /// Subtracted from the logit of each recent token, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_PRESENCE_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-    )]
+    #[arg(long, env = "FLINT_RT_PRESENCE_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) presence_penalty: f32,
     /// Subtracted from the logit of each recent token as often as it occurs, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_FREQUENCY_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-    )]
+    #[arg(long, env = "FLINT_RT_FREQUENCY_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) frequency_penalty: f32,
     /// Seed of the draws: equal seeds give equal replies.
     #[arg(short, long, env = "FLINT_RT_SEED", default_value_t = 0)]

@@ -48,6 +48,28 @@ pub(crate) enum Exit {
     Terminated = 143,
 }
 
+impl Exit {
+    /// Of a failed operation of the file system.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Memory
+            }
+            _ => Self::Failed,
+        }
+    }
+
+    /// Of a failed operation on a model's file: only what is not there is the model's fault.
+    fn of_model_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::UnexpectedEof => {
+                Self::Model
+            }
+            _ => Self::of_io(error),
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
@@ -158,7 +180,7 @@ macro_rules! failure_from {
 }
 
 failure_from! {
-    GgufError => |_| Exit::Model;
+    GgufError => of_gguf;
     ConfigError => |_| Exit::Model;
     TextError => |_| Exit::Model;
     StoreError => of_store;
@@ -168,25 +190,36 @@ failure_from! {
     EngineError => of_engine;
 }
 
+fn of_gguf(error: &GgufError) -> Exit {
+    match error.cause() {
+        GgufError::Open { error, .. } | GgufError::Read { error, .. } => Exit::of_model_io(error),
+        _ => Exit::Model,
+    }
+}
+
 fn of_engine(error: &EngineError) -> Exit {
     match error {
         EngineError::Store(error) => of_store(error),
-        EngineError::Gguf(_) | EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
+        EngineError::Gguf(error) => of_gguf(error),
+        EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
         EngineError::Disk(error) => of_disk(error),
         EngineError::Gpu(error) => of_gpu(error),
         EngineError::Expert(error) => of_expert(error),
         EngineError::Model(ModelError::Gpu(error)) => of_gpu(error),
         EngineError::Model(ModelError::Expert(error)) => of_expert(error),
         EngineError::Model(ModelError::Disk(error)) => of_disk(error),
-        EngineError::Model(ModelError::UnknownToken { .. }) => Exit::Usage,
+        EngineError::Model(ModelError::UnknownToken { .. } | ModelError::ContextFull { .. }) => Exit::Usage,
         EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
         EngineError::MemoryTooSmall { .. } => Exit::Memory,
         _ => Exit::Failed,
     }
 }
 
-fn of_store(error: &StoreError) -> Exit {
+/// Of a store that does not open, or could not be made.
+pub(crate) fn of_store(error: &StoreError) -> Exit {
     match error {
+        StoreError::Gguf(error) => of_gguf(error),
+        StoreError::Io { source, .. } => Exit::of_model_io(source),
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
         StoreError::TargetName { .. } => Exit::Usage,
         StoreError::TargetParent { .. } | StoreError::TargetExists { .. } | StoreError::Busy { .. } => {
@@ -210,7 +243,9 @@ fn of_gpu(error: &GpuError) -> Exit {
 
 fn of_disk(error: &DiskError) -> Exit {
     match error {
-        DiskError::Open { .. } | DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Open { source, .. } => Exit::of_model_io(source),
+        DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Read { source, .. } => Exit::of_io(source),
         DiskError::PathUnknown { .. } | DiskError::Depth { .. } => Exit::Usage,
         DiskError::Memory(_) => Exit::Memory,
         _ => Exit::Failed,
@@ -221,6 +256,10 @@ fn of_expert(error: &ExpertError) -> Exit {
     match error {
         ExpertError::Disk(error) => of_disk(error),
         ExpertError::Gpu(error) => of_gpu(error),
+        // The plainest path needs host memory alone: where that is short, the device is not at fault.
+        ExpertError::NoHostPath { reasons } if reasons.contains("of host memory could not be mapped") => {
+            Exit::Memory
+        }
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
         _ => Exit::Failed,

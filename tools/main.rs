@@ -11,6 +11,7 @@ mod args;
 mod bundled;
 mod chat;
 mod devices;
+mod digest;
 mod eval;
 mod exit;
 mod folders;
