@@ -424,8 +424,9 @@ struct Deadly {
 impl Deadly {
     fn count(&self) {
         if self.operations.fetch_add(1, Ordering::SeqCst) == self.at {
+            let own = libc::pid_t::try_from(std::process::id()).expect("a process number");
             // SAFETY: the call takes two numbers and touches no memory.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            unsafe { libc::kill(own, libc::SIGKILL) };
             std::thread::sleep(Duration::from_secs(60));
         }
     }

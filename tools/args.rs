@@ -61,8 +61,9 @@ pub(crate) struct ModelArgs {
 /// Which device.
 #[derive(Debug, ArgsOf)]
 pub(crate) struct DeviceArgs {
-    /// Vulkan device: its number in `flint-rt devices`, or part of its name [default: the best GPU, else software].
-    #[arg(long, env = "FLINT_RT_DEVICE", value_name = "NAME|INDEX")]
+    /// Vulkan device: its number in `flint-rt devices`, or part of its name, which has a letter: "RTX 4090", as digits
+    /// alone are a number [default: the best GPU, else software].
+    #[arg(long, env = "FLINT_RT_DEVICE", value_name = "NAME|INDEX", value_parser = device)]
     pub(crate) device: Option<String>,
     /// Have the Vulkan validation layer watch every call; its messages make the command fail.
     #[arg(long, env = "FLINT_RT_VALIDATION", value_parser = clap::builder::FalseyValueParser::new())]
@@ -118,55 +119,25 @@ pub(crate) enum SourceChoice {
 #[command(next_help_heading = "Sampling (greedy unless --temp is above 0)")]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 takes the best token every time.
-    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0)]
     pub(crate) temp: f32,
     /// Only the K best tokens; 0 for all.
     #[arg(long, env = "FLINT_RT_TOP_K", default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
     /// Only the best tokens that together reach this probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_TOP_P",
-        default_value_t = 1.0,
-        value_name = "P",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_TOP_P", default_value_t = 1.0, value_name = "P")]
     pub(crate) top_p: f32,
     /// Only tokens with at least this share of the best one's probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_MIN_P",
-        default_value_t = 0.0,
-        value_name = "P",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_MIN_P", default_value_t = 0.0, value_name = "P")]
     pub(crate) min_p: f32,
     /// Makes recent tokens less likely by this factor; 1 is off.
-    #[arg(
-        long,
-        env = "FLINT_RT_REPEAT_PENALTY",
-        default_value_t = 1.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
     /// Subtracted from the logit of each recent token, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_PRESENCE_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_PRESENCE_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) presence_penalty: f32,
     /// Subtracted from the logit of each recent token as often as it occurs, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_FREQUENCY_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_FREQUENCY_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) frequency_penalty: f32,
     /// Seed of the draws: equal seeds give equal replies.
     #[arg(short, long, env = "FLINT_RT_SEED", default_value_t = 0)]
@@ -321,7 +292,7 @@ pub(crate) struct VerifyArgs {
 #[derive(Debug, ArgsOf)]
 pub(crate) struct InfoArgs {
     /// The model, as for --model.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL")]
     pub(crate) positional: Option<PathBuf>,
     /// Print it as JSON.
     #[arg(long)]
@@ -452,6 +423,15 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds)
     } else {
         Err("wanted 0.001 to 3600 seconds".to_owned())
+    }
+}
+
+/// A device's number or part of its name.
+fn device(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.is_empty() {
+        true => Err("wanted a number of `flint-rt devices` or part of a name".to_owned()),
+        false => Ok(text.to_owned()),
     }
 }
 

@@ -17,6 +17,7 @@ use flint_rt::sample::{OptionsError, SampleError};
 use flint_rt::store::{SourceError, StoreError};
 use flint_rt::text::TextError;
 
+use crate::interrupt;
 use crate::source::{FetchError, OpenError};
 use crate::terminal::note;
 
@@ -38,12 +39,42 @@ Answers go to standard output, everything else to standard error. NO_COLOR is ho
 /// Why the program ends with something else than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
+    Done = 0,
     Failed = 1,
     Usage = 2,
     Model = 3,
     Device = 4,
     Memory = 5,
     Interrupted = 130,
+    Terminated = 143,
+}
+
+impl Exit {
+    /// Of a failed operation of the file system.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Memory
+            }
+            _ => Self::Failed,
+        }
+    }
+
+    /// Of a failed operation on a model's file: only what is not there is the model's fault.
+    fn of_model_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::UnexpectedEof => {
+                Self::Model
+            }
+            _ => Self::of_io(error),
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
 }
 
 /// What ended a command.
@@ -51,7 +82,7 @@ pub(crate) enum Exit {
 pub(crate) enum Failure {
     /// Whoever read the answer went away: nothing to say, nothing wrong.
     Closed,
-    /// Ctrl-C.
+    /// Ctrl-C, or SIGTERM.
     Interrupted,
     /// Something to report.
     Told {
@@ -94,15 +125,19 @@ impl Failure {
 
     /// Says it, and gives the code.
     pub(crate) fn report(self) -> ExitCode {
-        let exit = match self {
-            Self::Closed => return ExitCode::SUCCESS,
-            Self::Interrupted => Exit::Interrupted,
+        self.say().into()
+    }
+
+    /// Says it, if there is something to say.
+    pub(crate) fn say(self) -> Exit {
+        match self {
+            Self::Closed => Exit::Done,
+            Self::Interrupted => interrupt::exit(),
             Self::Told { exit, text } => {
                 note(&format!("flint-rt: {}", one_line(&text)));
                 exit
             }
-        };
-        ExitCode::from(exit as u8)
+        }
     }
 }
 
@@ -146,7 +181,7 @@ macro_rules! failure_from {
 }
 
 failure_from! {
-    GgufError => |_| Exit::Model;
+    GgufError => of_gguf;
     ConfigError => |_| Exit::Model;
     TextError => |_| Exit::Model;
     StoreError => of_store;
@@ -158,25 +193,36 @@ failure_from! {
     EngineError => of_engine;
 }
 
+fn of_gguf(error: &GgufError) -> Exit {
+    match error.cause() {
+        GgufError::Open { error, .. } | GgufError::Read { error, .. } => Exit::of_model_io(error),
+        _ => Exit::Model,
+    }
+}
+
 fn of_engine(error: &EngineError) -> Exit {
     match error {
         EngineError::Store(error) => of_store(error),
-        EngineError::Gguf(_) | EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
+        EngineError::Gguf(error) => of_gguf(error),
+        EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
         EngineError::Disk(error) => of_disk(error),
         EngineError::Gpu(error) => of_gpu(error),
         EngineError::Expert(error) => of_expert(error),
         EngineError::Model(ModelError::Gpu(error)) => of_gpu(error),
         EngineError::Model(ModelError::Expert(error)) => of_expert(error),
         EngineError::Model(ModelError::Disk(error)) => of_disk(error),
-        EngineError::Model(ModelError::UnknownToken { .. }) => Exit::Usage,
+        EngineError::Model(ModelError::UnknownToken { .. } | ModelError::ContextFull { .. }) => Exit::Usage,
         EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
         EngineError::MemoryTooSmall { .. } => Exit::Memory,
         _ => Exit::Failed,
     }
 }
 
-fn of_store(error: &StoreError) -> Exit {
+/// Of a store that does not open, or could not be made.
+pub(crate) fn of_store(error: &StoreError) -> Exit {
     match error {
+        StoreError::Gguf(error) => of_gguf(error),
+        StoreError::Io { source, .. } => Exit::of_model_io(source),
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
         StoreError::TargetName { .. } | StoreError::StripeFolder { .. } => Exit::Usage,
         StoreError::Stopped => Exit::Interrupted,
@@ -238,7 +284,9 @@ fn of_gpu(error: &GpuError) -> Exit {
 
 fn of_disk(error: &DiskError) -> Exit {
     match error {
-        DiskError::Open { .. } | DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Open { source, .. } => Exit::of_model_io(source),
+        DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Read { source, .. } => Exit::of_io(source),
         DiskError::PathUnknown { .. } | DiskError::Depth { .. } => Exit::Usage,
         DiskError::Memory(_) => Exit::Memory,
         _ => Exit::Failed,
@@ -249,6 +297,10 @@ fn of_expert(error: &ExpertError) -> Exit {
     match error {
         ExpertError::Disk(error) => of_disk(error),
         ExpertError::Gpu(error) => of_gpu(error),
+        // The plainest path needs host memory alone: where that is short, the device is not at fault.
+        ExpertError::NoHostPath { reasons } if reasons.contains("of host memory could not be mapped") => {
+            Exit::Memory
+        }
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
         ExpertError::Damaged { .. } => Exit::Model,

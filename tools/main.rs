@@ -11,6 +11,7 @@ mod args;
 mod bundled;
 mod chat;
 mod devices;
+mod digest;
 mod eval;
 mod exit;
 mod folders;
@@ -22,6 +23,7 @@ mod interrupt;
 mod list;
 mod model;
 mod open;
+mod parse;
 mod plan;
 mod remove;
 mod reply;
@@ -35,12 +37,13 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Args, Command};
+use args::Command;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match parse::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
     interrupt::install();
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),

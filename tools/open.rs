@@ -1,7 +1,9 @@
 //! Opens an engine the way the flags say, and says on which device.
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::{Engine, EngineOptions, LoadPhase};
+use flint_rt::disk::DiskError;
+use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, Session};
+use flint_rt::expert::ExpertError;
 use flint_rt::gpu::Gpu;
 
 use crate::args::EngineArgs;
@@ -15,7 +17,7 @@ use crate::verify;
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
     EngineOptions {
         model: model.path.clone(),
-        device: args.device.device.clone().filter(|name| !name.trim().is_empty()),
+        device: args.device.device.clone(),
         validation: args.device.validation,
         cache_dir: folders::cache_dir(),
         context_len: args.ctx_size.or(context_len),
@@ -44,10 +46,16 @@ pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>)
     });
     bar.clear();
     let engine = opened.map_err(|error| {
+        let is_of_read_path = matches!(
+            error,
+            EngineError::Expert(ExpertError::Disk(DiskError::PathImpossible { .. }))
+                | EngineError::Disk(DiskError::PathImpossible { .. })
+        );
         let failure = Failure::from(error);
         // Only what is wrong with the model is about its file.
         match failure {
             Failure::Told { exit: Exit::Model, .. } => failure.about(model.shown()),
+            other if is_of_read_path => other.about("--read-path"),
             other => other,
         }
     })?;
@@ -61,6 +69,34 @@ pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>)
 fn device_line(engine: &Engine) -> String {
     let info = engine.gpu().info();
     format!("{} {}, {}, Vulkan {}: {}", info.index, info.title(), info.kind, info.api, info.choice)
+}
+
+/// Refuses a prompt that the context cannot hold; `what` is it called, and `ids` its tokens.
+pub(crate) fn check_room(engine: &Engine, session: &Session, what: &str, ids: &[TokenId]) -> Outcome {
+    let (context_len, context_max) = (session.context_len(), engine.config().context_len);
+    if ids.len() as u64 <= u64::from(context_len) {
+        return Ok(());
+    }
+    Err(too_long(what, ids.len() as u64, context_len, context_max))
+}
+
+/// The refusal of `needed` tokens in a context of `context_len`, of a model that has at most `context_max`.
+pub(crate) fn too_long(what: &str, needed: u64, context_len: u32, context_max: u32) -> Failure {
+    let remedy = if needed <= u64::from(context_max) {
+        format!("give --ctx-size {needed} or more, up to {context_max}")
+    } else {
+        format!("the model has at most {context_max}")
+    };
+    Failure::usage(format!("{what} of {needed} tokens does not fit the context of {context_len}: {remedy}"))
+}
+
+/// How a conversation that fills its context may go on.
+pub(crate) fn larger_context(engine: &Engine, session: &Session) -> String {
+    let context_max = engine.config().context_len;
+    match session.context_len() < context_max {
+        true => format!("a larger --ctx-size, up to {context_max}, holds more"),
+        false => format!("the model holds no more than {context_max} tokens"),
+    }
 }
 
 /// What the validation layer said, if anything: a fault of this program.

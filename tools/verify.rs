@@ -10,14 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flint_rt::base::units::{display_bytes, display_rate};
 use flint_rt::store::{
-    Damage, DamagedPart, FileNotes, Remembered, RepairReport, Sha256Digest, Source, SourceKind, StoreError,
+    Damage, DamagedPart, Remembered, RepairReport, Sha256Digest, Source, SourceKind, StoreError,
     VerifyOptions, VerifyProgress, VerifyReport, repair_store, sha256_of_file, verify_store,
 };
 use serde_json::{Value, json};
 
 use crate::args::{ModelArgs, VerifyArgs};
+use crate::digest;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::folders;
 use crate::interrupt;
 use crate::model::{self, Found};
 use crate::terminal::{Bar, note};
@@ -283,12 +283,8 @@ impl Verdict {
     }
 }
 
-fn notes() -> Option<FileNotes> {
-    folders::state_dir().map(|dir| FileNotes::new(dir.join("sha256")))
-}
-
 fn known(file: &Path) -> Outcome<Option<Remembered>> {
-    match notes() {
+    match digest::notes() {
         Some(notes) => Ok(notes.look_up(file)?),
         None => Ok(None),
     }
@@ -313,7 +309,7 @@ fn sum(
     };
     if verdict.is_right() {
         // Not to remember costs time the next time, and nothing else.
-        if let Some(Err(error)) = notes().map(|notes| notes.remember(&stamp, sha256, read_from)) {
+        if let Some(Err(error)) = digest::notes().map(|notes| notes.remember(&stamp, sha256, read_from)) {
             note(&format!("its SHA-256 is not remembered: {error}"));
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Header {
     /// Its tables, if it is on a drive.
     pub(super) source: Option<Source>,
     /// Holds a folder that lives as long as this process.
-    _temporary: Option<tempfile::TempDir>,
+    _temporary: Option<(tempfile::TempDir, interrupt::Working)>,
 }
 
 /// Reads it.

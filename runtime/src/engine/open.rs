@@ -21,7 +21,7 @@ use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
 use crate::store::{Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
-use crate::text::{Tokenizer, Vocabulary};
+use crate::text::{TextError, Tokenizer, Vocabulary};
 
 /// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
 const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
@@ -72,11 +72,21 @@ pub struct Engine {
     chat_template: Option<String>,
 }
 
-/// The vocabulary that a GGUF holds.
+/// The kind of vocabulary, and the way in which text is split, that this tokenizer follows.
+const TOKENIZER_MODEL: (&str, &str) = ("tokenizer.ggml.model", "gpt2");
+const TOKENIZER_PRE: (&str, &str) = ("tokenizer.ggml.pre", "flint");
+
+/// The vocabulary that a GGUF holds. A file that does not say how text is split is taken for one split as Flint's.
 ///
 /// # Errors
-/// When a part is missing or they do not fit together.
+/// When it is of another kind, a part is missing or they do not fit together.
 pub fn read_tokenizer(gguf: &Gguf) -> Result<Tokenizer, EngineError> {
+    let found = [Some(gguf.metadata.str(TOKENIZER_MODEL.0)?), gguf.metadata.str_opt(TOKENIZER_PRE.0)?];
+    for ((key, wanted), found) in [TOKENIZER_MODEL, TOKENIZER_PRE].into_iter().zip(found) {
+        if let Some(found) = found.filter(|found| *found != wanted) {
+            return Err(TextError::OtherTokenizer { key, found: found.to_owned(), wanted }.into());
+        }
+    }
     let bytes = |key: &str| -> Result<Vec<Vec<u8>>, EngineError> {
         Ok(gguf.metadata.string_array(key)?.iter().map(<[u8]>::to_vec).collect())
     };
@@ -103,7 +113,11 @@ impl Engine {
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        let mut plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
+            let (key, taken) = TOKENIZER_PRE;
+            plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
+        }
 
         let is_checked = is_checked(options, source.kind());
         // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
