@@ -256,12 +256,16 @@ fn of_expert(error: &ExpertError) -> Exit {
     match error {
         ExpertError::Disk(error) => of_disk(error),
         ExpertError::Gpu(error) => of_gpu(error),
-        // The plainest path needs host memory alone: where that is short, the device is not at fault.
-        ExpertError::NoHostPath { reasons } if reasons.contains("of host memory could not be mapped") => {
-            Exit::Memory
-        }
+        ExpertError::NoHostPath { reasons } if is_of_host_memory(reasons) => Exit::Memory,
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
         _ => Exit::Failed,
     }
+}
+
+/// Whether the last of the host paths, the plainest, which needs host memory alone, found none: then the device is not
+/// at fault.
+fn is_of_host_memory(reasons: &str) -> bool {
+    let plainest = reasons.rsplit("; ").next().unwrap_or_default();
+    plainest.contains("no memory for") || plainest.contains("host memory could not be mapped")
 }
