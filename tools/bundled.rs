@@ -67,6 +67,7 @@ mod embedded {
     }
 
     /// Why the model cannot be in a folder, and the exit code of that.
+    #[derive(Debug)]
     struct NoPlace {
         exit: Exit,
         text: String,
