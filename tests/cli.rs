@@ -221,6 +221,36 @@ fn help_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
+fn a_forced_read_path_that_is_impossible_is_blamed() {
+    if !has_device("a_forced_read_path_that_is_impossible_is_blamed") {
+        return;
+    }
+    let home = Home::new();
+    home.run(&["eval", "-m", MODEL, "--ids", "1"]).gives(0);
+    // The ring is the last to need a descriptor: some number of them is enough for all before it.
+    for count in 4..16 {
+        let limited = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
+        let program = env!("CARGO_BIN_EXE_flint-rt");
+        let mut command = home.command(&[]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limited, program, "eval", "-m", MODEL, "--ids", "1", "--read-path", "ring"]);
+        for (name, value) in command.stdout(Stdio::piped()).get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let Ok(output) = shell.stdin(Stdio::null()).output() else { return };
+        let ran = Ran::new(output);
+        if ran.stderr.contains("io_uring") {
+            return ran.refuses(1, "--read-path");
+        }
+        assert_ne!(ran.code, Some(3), "the model is not at fault: {}", ran.stderr);
+    }
+    eprintln!("SKIPPED a_forced_read_path_that_is_impossible_is_blamed, the ring never lacked a descriptor");
+}
+
+#[test]
 fn input_without_end_is_refused_by_its_limit() {
     let home = Home::new();
     let zero = || std::fs::File::open("/dev/zero").unwrap();

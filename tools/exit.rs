@@ -297,13 +297,48 @@ fn of_expert(error: &ExpertError) -> Exit {
     match error {
         ExpertError::Disk(error) => of_disk(error),
         ExpertError::Gpu(error) => of_gpu(error),
-        // The plainest path needs host memory alone: where that is short, the device is not at fault.
-        ExpertError::NoHostPath { reasons } if reasons.contains("of host memory could not be mapped") => {
-            Exit::Memory
-        }
+        ExpertError::NoHostPath { reasons } if is_of_host_memory(reasons) => Exit::Memory,
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
         ExpertError::Damaged { .. } => Exit::Model,
         _ => Exit::Failed,
+    }
+}
+
+/// Whether the last of the host paths, the plainest, which needs host memory alone, found none: then the device is not
+/// at fault.
+fn is_of_host_memory(reasons: &str) -> bool {
+    let plainest = reasons.rsplit("; ").next().unwrap_or_default();
+    plainest.contains("no memory for") || plainest.contains("host memory could not be mapped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_is_not_there_is_the_models_fault() {
+        let of = |kind: io::ErrorKind| {
+            let path = "model.gguf".into();
+            of_engine(&EngineError::Store(StoreError::Io { action: "open", path, source: kind.into() }))
+        };
+        assert_eq!(of(io::ErrorKind::NotFound), Exit::Model);
+        assert_eq!(of(io::ErrorKind::PermissionDenied), Exit::Failed);
+        assert_eq!(of(io::ErrorKind::StorageFull), Exit::Memory);
+        let too_many = io::Error::from_raw_os_error(24);
+        let open = DiskError::Open { path: "dense.bin".into(), source: too_many };
+        assert_eq!(of_engine(&EngineError::Disk(open)), Exit::Failed);
+    }
+
+    #[test]
+    fn short_host_memory_is_no_fault_of_the_device() {
+        let of = |reasons: &str| of_expert(&ExpertError::NoHostPath { reasons: reasons.to_owned() });
+        assert_eq!(of("import: refused; copy: no memory for a probe read"), Exit::Memory);
+        assert_eq!(of("import: no memory for a probe read; copy: the probe differs"), Exit::Device);
+    }
+
+    #[test]
+    fn a_prompt_over_the_context_is_a_usage_fault() {
+        assert_eq!(of_engine(&ModelError::ContextFull { context_len: 4 }.into()), Exit::Usage);
     }
 }
