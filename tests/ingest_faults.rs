@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test may fail where it stands")]
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -424,9 +423,9 @@ struct Deadly {
 impl Deadly {
     fn count(&self) {
         if self.operations.fetch_add(1, Ordering::SeqCst) == self.at {
-            let own = libc::pid_t::try_from(std::process::id()).expect("a process number");
+            let pid = i32::try_from(std::process::id()).unwrap();
             // SAFETY: the call takes two numbers and touches no memory.
-            unsafe { libc::kill(own, libc::SIGKILL) };
+            unsafe { libc::kill(pid, libc::SIGKILL) };
             std::thread::sleep(Duration::from_secs(60));
         }
     }
@@ -518,14 +517,12 @@ fn child_dies() {
         Box::leak(Box::new(Deadly { operations: AtomicU64::new(0), at: number("FLINT_RT_TEST_AT") }));
     let chunk_bytes = usize::try_from(number("FLINT_RT_TEST_CHUNK")).unwrap();
     let options = IngestOptions { chunk_bytes, ..in_steps(2 * chunk_bytes as u64) };
-    let held: Box<dyn Any> = Box::new(());
     let sources = open_local(Path::new(&source)).unwrap();
     match ingest_on(&DeadlyDrive(drive), sources, &target, &options, &mut quiet) {
         Ok(_) => println!("made in {} operations", drive.operations.load(Ordering::SeqCst)),
         Err(StoreError::TargetExists { .. }) => println!("there in 0 operations"),
         Err(error) => panic!("{error}"),
     }
-    drop(held);
 }
 
 fn child(source: &Path, target: &Path, at: u64, chunk_bytes: u64) -> Command {

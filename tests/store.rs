@@ -20,7 +20,8 @@ use tempfile::TempDir;
 mod small_model;
 
 use small_model::{
-    FLINT, TensorSpec, bytes_of, contents, entries, gguf, quiet, record_of, small, small_tensors,
+    FLINT, TensorSpec, aligned_gguf, bytes_of, contents, entries, gguf, quiet, record_of, small,
+    small_tensors,
 };
 
 const NANO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
@@ -569,6 +570,13 @@ fn any_alignment_and_any_end_of_the_file_are_read_exactly() {
                 "{extra}"
             );
         }
+    }
+    for alignment in [1, 2, 8, 64, 512, 4096, 65_536, 1 << 20] {
+        let path = folder.path().join(format!("aligned{alignment}.gguf"));
+        fs::write(&path, aligned_gguf(&FLINT, &small_tensors(), Some(alignment))).unwrap();
+        let target = folder.path().join(format!("aligned{alignment}"));
+        ingest(&path, &target, &mut quiet).unwrap();
+        assert_same_model(&Source::open(&path).unwrap(), &Source::open(&target).unwrap());
     }
 }
 

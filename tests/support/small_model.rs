@@ -59,17 +59,28 @@ pub type TensorSpec = (String, Vec<u64>, u32, usize);
 
 /// A GGUF of string keys and tensors, at alignment 32.
 pub fn gguf(keys: &[(&str, &str)], tensors: &[TensorSpec]) -> Vec<u8> {
+    aligned_gguf(keys, tensors, None)
+}
+
+/// [`gguf`], with the key for this alignment.
+pub fn aligned_gguf(keys: &[(&str, &str)], tensors: &[TensorSpec], said: Option<u32>) -> Vec<u8> {
+    let alignment = said.unwrap_or(32);
     let mut file = b"GGUF\x03\0\0\0".to_vec();
     let text = |file: &mut Vec<u8>, text: &str| {
         file.extend((text.len() as u64).to_le_bytes());
         file.extend(text.as_bytes());
     };
     file.extend((tensors.len() as u64).to_le_bytes());
-    file.extend((keys.len() as u64).to_le_bytes());
+    file.extend((keys.len() as u64 + u64::from(said.is_some())).to_le_bytes());
     for (key, value) in keys {
         text(&mut file, key);
         file.extend(8u32.to_le_bytes());
         text(&mut file, value);
+    }
+    if said.is_some() {
+        text(&mut file, "general.alignment");
+        file.extend(4u32.to_le_bytes());
+        file.extend(alignment.to_le_bytes());
     }
     let mut offset = 0u64;
     for (name, dims, kind, bytes) in tensors {
@@ -78,12 +89,12 @@ pub fn gguf(keys: &[(&str, &str)], tensors: &[TensorSpec]) -> Vec<u8> {
         dims.iter().for_each(|dim| file.extend(dim.to_le_bytes()));
         file.extend(kind.to_le_bytes());
         file.extend(offset.to_le_bytes());
-        offset += (*bytes as u64).next_multiple_of(32);
+        offset += (*bytes as u64).next_multiple_of(alignment.into());
     }
-    file.resize(file.len().next_multiple_of(32), 0);
+    file.resize(file.len().next_multiple_of(alignment as usize), 0);
     let mut state = 1u32;
     for (_, _, _, bytes) in tensors {
-        for _ in 0..bytes.next_multiple_of(32) {
+        for _ in 0..bytes.next_multiple_of(alignment as usize) {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             file.push(state.to_be_bytes()[0]);
         }

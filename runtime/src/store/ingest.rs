@@ -6,21 +6,21 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::gguf::{Gguf, GgufError, Parsed};
 use crate::store::bytes::{ByteSource, SourceError};
 use crate::store::digest::Sha256Digest;
 use crate::store::drive::{Drive, Entry};
 use crate::store::error::{StoreError, io_error, write_error};
+use crate::store::headers::{join_headers, open_local};
 use crate::store::journal::{Journal, State, Task, write_whole};
 use crate::store::layout::{Layout, Move};
-use crate::store::local::LocalSource;
 use crate::store::manifest::{
     DENSE_NAME, HEADER_NAME, MANIFEST_NAME, Manifest, SourceRecord, experts_file_name, store_id,
 };
+use crate::store::options::{IngestOptions, IngestPhase, IngestProgress, IngestReport};
 use crate::store::output::Output;
-use crate::store::parts::{self, Joined};
+use crate::store::parts::Joined;
 use crate::store::pass::Work;
 use crate::store::placement::Placement;
 use crate::store::publish::{Target, WorkingFolder, entry, sync_folder};
@@ -30,91 +30,6 @@ use crate::store::sums::facts;
 
 /// Room on the drive for manifest, journal, folders and the file system's own tables.
 const SPARE_BYTES: u64 = 1 << 20;
-
-/// Bytes of the first look at a source; a header is rarely longer, and its length is known only from itself.
-const HEADER_BYTES_MIN: u64 = 8 << 20;
-
-/// What an ingest is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IngestPhase {
-    /// Reading the source and writing the store's files; bytes are those of the source.
-    Copy,
-    /// Waiting for the drive to have everything; bytes are those of the store.
-    Sync,
-}
-
-/// How far an ingest is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IngestProgress {
-    /// What it is doing.
-    pub phase: IngestPhase,
-    /// How much of it is done.
-    pub done_bytes: u64,
-    /// How much there is.
-    pub total_bytes: u64,
-    /// How much of the source was done by ingests before this one.
-    pub resumed_bytes: u64,
-}
-
-/// What an ingest made.
-#[derive(Debug, Clone)]
-pub struct IngestReport {
-    /// The store.
-    pub store: PathBuf,
-    /// Bytes of the source.
-    pub source_bytes: u64,
-    /// How much of them was done by ingests before this one, which were interrupted.
-    pub resumed_bytes: u64,
-    /// SHA-256 of each of the source's files.
-    pub source_sha256: Vec<Sha256Digest>,
-    /// Bytes of the store's files.
-    pub store_bytes: u64,
-    /// Expert records in the store.
-    pub record_count: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-}
-
-/// A place for a share of the expert records.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StripePlan {
-    /// A folder on the drive, in which a folder for the stripe is made; `None`: the store's own.
-    pub folder: Option<PathBuf>,
-    /// Its share in proportion to the others': the drive's bandwidth, in any unit. Above zero.
-    pub weight: f64,
-}
-
-/// How a store is to be made.
-#[derive(Debug, Clone)]
-pub struct IngestOptions {
-    /// SHA-256 that the source's files must have; empty: they are not known.
-    pub sha256: Vec<Sha256Digest>,
-    /// Where the expert records go; empty: into the store's folder.
-    pub stripes: Vec<StripePlan>,
-    /// Throws away what an interrupted ingest left, instead of going on with it.
-    pub restart: bool,
-    /// Bytes of a read of the source.
-    pub chunk_bytes: usize,
-    /// Bytes of the source after which the journal is written at the latest.
-    pub checkpoint_bytes: u64,
-    /// Time after which the journal is written at the latest.
-    pub checkpoint_after: Duration,
-}
-
-impl Default for IngestOptions {
-    fn default() -> Self {
-        Self {
-            sha256: Vec::new(),
-            stripes: Vec::new(),
-            restart: false,
-            // Large enough for any drive's full rate, small enough to report progress.
-            chunk_bytes: 8 << 20,
-            // A checkpoint waits for the drive: some ten milliseconds, against seconds of work that it saves.
-            checkpoint_bytes: 4 << 30,
-            checkpoint_after: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Makes the store `target_dir` of the GGUF file `source`, or of all parts of the split GGUF that it belongs to.
 /// `progress` is told before the first byte and after each chunk, and stops the ingest by [`ControlFlow::Break`].
@@ -145,68 +60,6 @@ pub fn ingest_from(
     progress: &mut dyn FnMut(IngestProgress) -> ControlFlow<()>,
 ) -> Result<IngestReport, StoreError> {
     ingest_on(&RealDrive, sources, target_dir, options, progress)
-}
-
-/// Opens the GGUF file at `path`, or all parts of the split GGUF that it belongs to.
-///
-/// # Errors
-/// A file, or a part, is missing or cannot be read.
-pub fn open_local(path: &Path) -> Result<Vec<Box<dyn ByteSource>>, StoreError> {
-    let open = |path: &PathBuf| Ok(Box::new(LocalSource::open(path)?) as Box<dyn ByteSource>);
-    parts::paths(path)?.iter().map(open).collect()
-}
-
-/// Reads the headers of a source, and nothing else; those of several files as one.
-///
-/// # Errors
-/// The source cannot be read, or a header is not what it must be, or the files are not one GGUF.
-///
-/// # Panics
-/// When there is no source.
-pub fn read_header(sources: &mut [Box<dyn ByteSource>]) -> Result<Gguf, StoreError> {
-    Ok(join_headers(sources)?.gguf)
-}
-
-fn join_headers(sources: &mut [Box<dyn ByteSource>]) -> Result<Joined, StoreError> {
-    assert!(!sources.is_empty(), "a model has at least one file");
-    let headers: Result<Vec<_>, StoreError> = sources
-        .iter_mut()
-        .map(|source| Ok((source.name().to_owned(), read_one_header(source.as_mut())?)))
-        .collect();
-    parts::join(headers?)
-}
-
-fn read_one_header(source: &mut dyn ByteSource) -> Result<Gguf, StoreError> {
-    let len_bytes = source.len_bytes();
-    let in_file = |name: &str, cause| GgufError::InFile { path: PathBuf::from(name), cause: Box::new(cause) };
-    let mut bytes = Vec::new();
-    let mut want_bytes = HEADER_BYTES_MIN;
-    loop {
-        let mut have = bytes.len();
-        let want = usize::try_from(want_bytes.min(len_bytes)).unwrap_or(usize::MAX);
-        bytes.resize(want, 0);
-        while have < want {
-            match source.read_from(have as u64, &mut bytes[have..])? {
-                0 => {
-                    let path = source.stamp()?.location.into();
-                    return Err(StoreError::SourceTruncated {
-                        path,
-                        want_bytes: len_bytes,
-                        got_bytes: have as u64,
-                    });
-                }
-                got => have += got,
-            }
-        }
-        match Gguf::parse(&bytes, len_bytes).map_err(|error| in_file(source.name(), error))? {
-            Parsed::Complete(gguf) => return Ok(*gguf),
-            Parsed::Incomplete { need_bytes } if bytes.len() as u64 == len_bytes => {
-                let error = GgufError::Incomplete { have_bytes: len_bytes, need_bytes };
-                return Err(in_file(source.name(), error).into());
-            }
-            Parsed::Incomplete { need_bytes } => want_bytes = need_bytes.max(2 * want_bytes),
-        }
-    }
 }
 
 /// [`ingest_from`], onto any [`Drive`].

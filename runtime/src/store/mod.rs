@@ -1,12 +1,15 @@
 //! Our file on the drive, and the GGUF in place: one table (layer, expert) -> spans for both.
 //!
-//! - Owns: the layout of a store's bytes (drawn in `STORE.md`) and its manifest.
-//! - In: a GGUF file, or a store that [`ingest()`] made of one.
-//! - Out: a [`Source`]: files, the span of every dense tensor, the one to three spans of every expert record.
+//! - Owns: the layout of a store's bytes (drawn in `STORE.md`), its manifest, and the making of it.
+//! - In: the bytes of a GGUF, from a file or any [`ByteSource`]; or a store that [`ingest()`] made of one.
+//! - Out: a [`Source`]: files, the span of every dense tensor, the one to three spans of every expert record, their sums.
 //! - Invariants: a store is immutable and complete: it appears under its name by a rename, after every byte of it was
 //!   synced. What [`Source::open`] accepted has every number checked against the header and the files' real lengths.
-//!   A store names its files relative to its own folder, so it can be moved. No file is read while serving: that is
-//!   the disk station's work.
+//!   A store names its files relative to its own folder, so it can be moved; only stripes on other drives are named by
+//!   their folders. No file is read while serving: that is the disk station's work.
+//!
+//! The way of the bytes into a store: `headers` and `layout` say where all goes, `reader` reads, `pass` cuts and hashes,
+//! `output` writes, `journal` says how far it is, `publish` gives the name.
 
 mod bandwidth;
 mod bytes;
@@ -15,6 +18,7 @@ mod digest;
 mod drive;
 mod error;
 mod experts;
+mod headers;
 mod ingest;
 mod journal;
 mod layout;
@@ -22,12 +26,14 @@ mod local;
 mod lock;
 mod manifest;
 mod open;
+mod options;
 mod output;
 mod parts;
 mod pass;
 mod pin;
 mod placement;
 mod publish;
+mod reader;
 mod real_drive;
 mod record;
 #[cfg(feature = "simulation")]
@@ -44,14 +50,13 @@ pub use digest::Sha256Digest;
 pub use drive::{Drive, DriveFile, Entry, LockAnswer};
 pub use error::StoreError;
 pub use experts::is_expert_tensor;
-pub use ingest::{
-    IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan, ingest, ingest_from, ingest_on,
-    open_local, read_header,
-};
+pub use headers::{open_local, read_header};
+pub use ingest::{ingest, ingest_from, ingest_on};
 pub use local::LocalSource;
 pub use lock::WriterLock;
 pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind, SourcePart};
+pub use options::{IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan};
 pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;

@@ -8,29 +8,24 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use crate::base::region::{HostBuffer, HostRegion};
-use crate::base::units::{align_down, align_up};
 use crate::store::bytes::{ByteSource, SourceStamp};
 use crate::store::digest::Sha256Digest;
 use crate::store::drive::Drive;
 use crate::store::error::StoreError;
-use crate::store::ingest::{IngestOptions, IngestPhase, IngestProgress};
 use crate::store::journal::{Journal, State};
 use crate::store::layout::{Move, Owner};
+use crate::store::options::{IngestOptions, IngestPhase, IngestProgress};
 use crate::store::output::{Output, Writers};
 use crate::store::parts::Part;
-use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::reader::{CHUNKS, Chunk, FromReader};
 use crate::store::sums::{PieceSums, Sums};
-
-/// Chunks at a time: one being read, one being hashed, one being cut, as many waiting.
-const CHUNKS: usize = 6;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -47,35 +42,6 @@ pub(super) struct Work<'run> {
     pub(super) moves: &'run [Move],
     pub(super) outputs: &'run [Output],
     pub(super) options: &'run IngestOptions,
-}
-
-/// Bytes of the source on their way. The buffer goes back to the reader when nobody needs them any more.
-struct Chunk {
-    buffer: Option<HostBuffer>,
-    bytes: Range<usize>,
-    back: Sender<HostBuffer>,
-}
-
-impl Chunk {
-    fn as_slice(&self) -> &[u8] {
-        let buffer = self.buffer.as_ref().expect("invariant: taken only when it is dropped");
-        &buffer.as_slice()[self.bytes.clone()]
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            // The reader may have ended before; then the memory is simply freed.
-            let _ = self.back.send(buffer);
-        }
-    }
-}
-
-enum FromReader {
-    Bytes(Arc<Chunk>),
-    PartEnd,
-    Failed(StoreError),
 }
 
 enum ForHash {
@@ -175,115 +141,6 @@ impl Work<'_> {
         }
         Ok(sums)
     }
-
-    fn start_reader<'scope, 'run>(
-        &'run self,
-        scope: &'scope Scope<'scope, 'run>,
-        sources: &'run mut [Box<dyn ByteSource>],
-        from: (usize, u64),
-    ) -> Result<Receiver<FromReader>, StoreError> {
-        let chunk_bytes = self.chunk_bytes();
-        let region = HostRegion::new(chunk_bytes * CHUNKS)?;
-        let (back, free) = channel();
-        for buffer in region.split(chunk_bytes, CHUNKS) {
-            back.send(buffer).expect("invariant: its receiver is in this function");
-        }
-        let (send, receive) = sync_channel(CHUNKS);
-        scope.spawn(move || {
-            if let Err(error) = self.read(sources, from, &free, &back, &send) {
-                // A caller who is gone has failed by himself.
-                let _ = send.send(FromReader::Failed(error));
-            }
-        });
-        Ok(receive)
-    }
-
-    /// Bytes of a chunk: a power of two, so whole pages.
-    fn chunk_bytes(&self) -> usize {
-        let page = crate::base::region::page_bytes();
-        self.options.chunk_bytes.clamp(page, 1 << 30).next_power_of_two()
-    }
-
-    fn read(
-        &self,
-        sources: &mut [Box<dyn ByteSource>],
-        (first, offset_bytes): (usize, u64),
-        free: &Receiver<HostBuffer>,
-        back: &Sender<HostBuffer>,
-        send: &SyncSender<FromReader>,
-    ) -> Result<(), StoreError> {
-        for (index, source) in sources.iter_mut().enumerate().skip(first) {
-            let part = &self.parts[index];
-            let mut at = if index == first { offset_bytes - part.start_bytes } else { 0 };
-            while at < part.len_bytes {
-                let Ok(mut buffer) = free.recv() else { return Ok(()) };
-                let bytes = self.fill(source.as_mut(), part, at, buffer.as_mut_slice())?;
-                at += bytes.len() as u64;
-                let chunk = Chunk { buffer: Some(buffer), bytes, back: back.clone() };
-                if send.send(FromReader::Bytes(Arc::new(chunk))).is_err() {
-                    return Ok(());
-                }
-            }
-            let changed = || StoreError::SourceChanged { path: self.stamps[index].location.clone().into() };
-            if source.read_from(part.len_bytes, &mut [0])? != 0
-                || !source.stamp()?.is_same(&self.stamps[index])
-            {
-                return Err(changed());
-            }
-            if send.send(FromReader::PartEnd).is_err() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills `buffer` from byte `at` of a part on, up to a multiple of the buffer's length; gives where the bytes are.
-    fn fill(
-        &self,
-        source: &mut dyn ByteSource,
-        part: &Part,
-        at: u64,
-        buffer: &mut [u8],
-    ) -> Result<Range<usize>, StoreError> {
-        let location = || source_path(self.stamps, self.parts, part);
-        let to = |bytes: u64| usize::try_from(bytes).expect("invariant: within a buffer");
-        let start = to(at % RECORD_ALIGN_BYTES);
-        let chunk_end = align_down(at, buffer.len() as u64) + buffer.len() as u64;
-        let wanted = start + to(chunk_end.min(part.len_bytes) - at);
-        // The last block is asked for whole, as reads past the page cache want it.
-        let limit = to(align_up(wanted as u64, RECORD_ALIGN_BYTES)).min(buffer.len());
-        let mut end = start;
-        while end < wanted {
-            let offset_bytes = at + (end - start) as u64;
-            match source.read_from(offset_bytes, &mut buffer[end..limit])? {
-                0 => {
-                    let (want_bytes, got_bytes) = (part.len_bytes, offset_bytes);
-                    return Err(StoreError::SourceTruncated { path: location(), want_bytes, got_bytes });
-                }
-                got => end += got,
-            }
-        }
-        if end > wanted || !self.agrees_with_header(part, at, &buffer[start..wanted]) {
-            return Err(StoreError::SourceChanged { path: location() });
-        }
-        Ok(start..wanted)
-    }
-
-    /// Whether `bytes`, which stand at `at` in the part, still are what was parsed before.
-    fn agrees_with_header(&self, part: &Part, at: u64, bytes: &[u8]) -> bool {
-        let before = self.parts.iter().take_while(|other| other.start_bytes < part.start_bytes);
-        let from: u64 = before.map(|other| other.header_bytes).sum();
-        let place = |bytes: u64| usize::try_from(bytes).expect("invariant: headers are in memory");
-        let header = &self.headers[place(from)..place(from + part.header_bytes)];
-        let rest = usize::try_from(at).ok().and_then(|start| header.get(start..)).unwrap_or_default();
-        let len = rest.len().min(bytes.len());
-        bytes[..len] == rest[..len]
-    }
-}
-
-fn source_path(stamps: &[SourceStamp], parts: &[Part], part: &Part) -> std::path::PathBuf {
-    let index = parts.iter().position(|other| other.start_bytes == part.start_bytes).unwrap_or_default();
-    stamps[index].location.clone().into()
 }
 
 fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> SyncSender<ForHash> {

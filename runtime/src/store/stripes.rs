@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use crate::store::digest::Sha256Digest;
 use crate::store::drive::{Drive, Entry};
 use crate::store::error::{StoreError, io_error};
-use crate::store::ingest::IngestOptions;
 use crate::store::journal::write_whole;
 use crate::store::manifest::STRIPES_MAX;
+use crate::store::options::IngestOptions;
 use crate::store::publish::{Target, entry, folder_of, sync_folder};
 use crate::store::stripe::{STRIPE_NAME, Stripe};
 
