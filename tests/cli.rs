@@ -735,3 +735,33 @@ fn a_signal_leaves_nothing_half_made() {
         assert!(!partial.exists() && !target.exists(), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn a_store_over_two_folders_runs_is_verified_and_goes_away() {
+    if !has_device("a_store_over_two_folders_runs_is_verified_and_goes_away") {
+        return;
+    }
+    let home = Home::new();
+    let drives = ["one", "two"].map(|name| home.path().join(name));
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let [one, two] = drives.each_ref().map(|drive| drive.to_str().unwrap());
+    let stripe = format!("{one}=2,{two}=1");
+    home.run(&["ingest", MODEL, "--name", "striped", "--stripe", &stripe]).gives(0);
+    let eval = |model: &str| {
+        home.run(&["eval", "-m", model, "--ids", "4,50,5", "--greedy", "4", "--top", "3072", "--json"])
+            .gives(0)
+    };
+    assert_eq!(eval("striped").stdout, eval(MODEL).stdout, "the same bits");
+    home.run(&["verify", "striped"]).gives(0);
+    // A drive that is not there is said in plain words.
+    std::fs::rename(&drives[1], home.path().join("away")).unwrap();
+    let ran = home.run(&["eval", "-m", "striped", "--ids", "4"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains(two), "{}", ran.stderr);
+    std::fs::rename(home.path().join("away"), &drives[1]).unwrap();
+    home.run(&["remove", "striped", "--yes"]).gives(0);
+    assert!(
+        drives.iter().all(|drive| std::fs::read_dir(drive).unwrap().next().is_none()),
+        "stripes are left"
+    );
+    home.run(&["ingest", MODEL, "--stripe", &format!("{one}=2,{two}")]).refuses(2, "weight");
+}

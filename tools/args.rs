@@ -10,6 +10,7 @@ use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
 
 use crate::exit::EXIT_CODES;
+use crate::stripes::Stripe;
 
 /// Runs the Flint mixture-of-experts model with its experts on disk, through Vulkan compute.
 #[derive(Debug, Parser)]
@@ -245,6 +246,9 @@ pub(crate) struct IngestArgs {
     /// The store's name [default: the file's, without its ending].
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Spread the experts over these drives, each by its share: DIR[=WEIGHT],... Without weights the drives are measured.
+    #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',')]
+    pub(crate) stripe: Vec<Stripe>,
     /// Print events as JSON, one a line: progress, retry, and at the end done or error.
     #[arg(long)]
     pub(crate) json: bool,

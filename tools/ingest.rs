@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use crate::args::{IngestArgs, NetworkArgs};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::interrupt;
 use crate::model;
 use crate::source::{self, FetchOptions, Opened, Patience, SourceName};
 use crate::terminal::{Bar, note};
+use crate::{digest, interrupt, stripes};
 
 /// The shortest time between two events of progress.
 const EVENT_EVERY: Duration = Duration::from_millis(500);
@@ -58,7 +58,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
         event(document)
     };
     // Asked for twice, it is there: the second time costs a look.
-    if let Some(there) = existing(&gguf, &opened, &target) {
+    if let Some(there) = existing(&gguf, &opened, &name, &target)? {
         note(&format!("{} is a store of this file already", target.display()));
         return done(json!({ "source_sha256": in_words(&sha256_of(&there)) }), false);
     }
@@ -69,8 +69,11 @@ fn ingest(args: &IngestArgs) -> Outcome {
         )));
     }
     make_folder(&target)?;
-    let ingest_options =
-        IngestOptions { sha256: opened.sha256.unwrap_or_default(), ..IngestOptions::default() };
+    let ingest_options = IngestOptions {
+        sha256: opened.sha256.unwrap_or_default(),
+        stripes: stripes::plan(&args.stripe)?,
+        ..IngestOptions::default()
+    };
     let report = with_bar(opened.files, &target, &ingest_options, args.json)
         .map_err(|error| about(go_on_later(error.into())))?;
     tell(&report);
@@ -117,13 +120,25 @@ fn target(args: &IngestArgs, source: &SourceName) -> Outcome<PathBuf> {
     Ok(dir.join(name))
 }
 
-/// The store of this very source under `target`, if there is one.
-fn existing(gguf: &Gguf, opened: &Opened, target: &Path) -> Option<Source> {
-    let there = Source::open(target).ok().filter(|there| there.kind() == SourceKind::Store)?;
-    let is_same = there.gguf().header_bytes() == gguf.header_bytes()
-        && there.gguf().file_len_bytes == gguf.file_len_bytes
-        && opened.sha256.as_ref().is_none_or(|wanted| *wanted == sha256_of(&there));
-    is_same.then_some(there)
+/// The store of this very source under `target`, if there is one: equal headers are not enough, as another training of the
+/// same model has them too.
+fn existing(gguf: &Gguf, opened: &Opened, name: &SourceName, target: &Path) -> Outcome<Option<Source>> {
+    let Some(there) = Source::open(target).ok().filter(|there| there.kind() == SourceKind::Store) else {
+        return Ok(None);
+    };
+    if there.gguf().header_bytes() != gguf.header_bytes()
+        || there.gguf().file_len_bytes != gguf.file_len_bytes
+    {
+        return Ok(None);
+    }
+    let made_of = sha256_of(&there);
+    let is_same = match (&opened.sha256, name) {
+        (Some(wanted), _) => *wanted == made_of,
+        // Of a split file the first part stands for all: their headers were compared.
+        (None, SourceName::Local(path)) => made_of.first() == Some(&digest::of_file(path)?),
+        (None, _) => true,
+    };
+    Ok(is_same.then_some(there))
 }
 
 /// SHA-256 of the files that the store `there` was made of.

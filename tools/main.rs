@@ -30,6 +30,7 @@ mod reply;
 mod source;
 mod stats;
 mod stores;
+mod stripes;
 mod synth;
 mod terminal;
 mod tokenize;
