@@ -260,6 +260,9 @@ fn info_says_how_files_lie_and_what_they_hold() {
     }
     let home = Home::new();
     home.run(&["ingest", MODEL]).gives(0);
+    // In a changed root the kernel lists the mounts below it only.
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let sees_its_root = mounts.lines().any(|mount| mount.split(' ').nth(4) == Some("/"));
     for model in [MODEL, NAME] {
         let info = home.run(&["info", model, "--json"]).gives(0).json();
         let of_model = &info["model"];
@@ -269,7 +272,7 @@ fn info_says_how_files_lie_and_what_they_hold() {
         assert_eq!(of_model["record"]["record_bytes"], 30_720);
         assert_eq!(of_model["record"]["records"], 96);
         for file in info["files"].as_array().unwrap() {
-            assert!(file["file_system"].is_string(), "{file}");
+            assert!(file["file_system"].is_string() || !sees_its_root, "{file}");
             assert!(file["direct"] == true || file["why_buffered"].is_string(), "{file}");
         }
         assert!(info["memory"]["pool_slots"].is_u64() && info["paths"]["read_path"].is_string(), "{info}");
