@@ -55,10 +55,14 @@ impl Home {
         Ran::new(self.command(args).output().unwrap())
     }
 
-    fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+    fn run_with(&self, args: &[&str], variable: &str, value: &str) -> Ran {
+        Ran::new(self.command(args).env(variable, value).output().unwrap())
+    }
+
+    fn run_with_input(&self, args: &[&str], input: impl AsRef<[u8]>) -> Ran {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
         // A program that refuses its arguments does not read.
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let _ = child.stdin.take().unwrap().write_all(input.as_ref());
         Ran::new(child.wait_with_output().unwrap())
     }
 }
@@ -93,6 +97,12 @@ impl Ran {
         assert_eq!(ran.stdout, "");
         let line = ran.stderr.lines().last().unwrap_or_default();
         assert!(line.starts_with("flint-rt: ") && line.contains(what), "wanted {what:?} in {line:?}");
+    }
+
+    /// The last of the events, which come one a line.
+    #[track_caller]
+    fn last_event(&self) -> Value {
+        serde_json::from_str(self.stdout.lines().last().unwrap()).unwrap()
     }
 
     #[track_caller]
@@ -165,7 +175,6 @@ fn flags_that_make_no_sense_are_usage_faults() {
         &["eval", "--ids", "1", "--top", "0"],
         &["eval", "--ids", "1", "--greedy", "5000"],
         &["eval", "--ids", "1", "--tokens", "5"],
-        &["ingest"],
         &["ingest", MODEL, "--name", "a/b"],
         &["ingest", MODEL, "--name", ".."],
     ];
@@ -173,8 +182,220 @@ fn flags_that_make_no_sense_are_usage_faults() {
         let ran = home.run(args).gives(2);
         assert_eq!(ran.stdout, "", "{args:?}");
     }
-    let by_variable = home.command(&["generate", "x"]).env("FLINT_RT_TOP_K", "all").output().unwrap();
-    Ran::new(by_variable).gives(2);
+    // A number below zero is out of range, and no flag.
+    for flag in ["-n", "--top-k", "--ctx-size", "--pool-slots", "--prefill-chunk"] {
+        let ran = home.run(&["generate", "x", flag, "-1"]).gives(2);
+        assert!(ran.stderr.contains("-1 is not in 0..=4294967295"), "{}", ran.stderr);
+    }
+    home.run(&["generate", "x", "--device", ""]).gives(2);
+    home.run(&["info", MODEL, "--model", MODEL]).gives(2);
+}
+
+#[test]
+fn a_fault_of_a_variable_names_it_and_an_empty_one_is_unset() {
+    let home = Home::new();
+    let ran = home.run_with(&["generate", "x"], "FLINT_RT_TOP_K", "all").gives(2);
+    assert!(ran.stderr.contains("FLINT_RT_TOP_K"), "{}", ran.stderr);
+    let ran = home.run_with(&["generate", "x", "--top-k", "all"], "FLINT_RT_TOP_K", "1").gives(2);
+    assert!(!ran.stderr.contains("FLINT_RT_TOP_K"), "{}", ran.stderr);
+
+    let mut all_empty = home.command(&["tokenize", "--json", "x"]);
+    for variable in ["MODEL", "STORE_DIR", "DEVICE", "TOP_K", "CTX_SIZE", "READ_PATH", "SOURCE", "VALIDATION"]
+    {
+        all_empty.env(format!("FLINT_RT_{variable}"), "");
+    }
+    Ran::new(all_empty.output().unwrap()).gives(0);
+    let mut engine = home.command(&["eval", "--ids", ""]);
+    for variable in ["DEVICE", "CTX_SIZE", "READ_PATH", "SOURCE", "GPU_MEMORY", "VALIDATION"] {
+        engine.env(format!("FLINT_RT_{variable}"), "");
+    }
+    let ran = Ran::new(engine.output().unwrap()).gives(2);
+    assert!(!ran.stderr.contains("FLINT_RT_") && ran.stderr.contains("--ids"), "{}", ran.stderr);
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else { return };
+    let mut child = Home::new().command(&["--help"]).stdout(full).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_forced_read_path_that_is_impossible_is_blamed() {
+    if !has_device("a_forced_read_path_that_is_impossible_is_blamed") {
+        return;
+    }
+    let home = Home::new();
+    home.run(&["eval", "-m", MODEL, "--ids", "1"]).gives(0);
+    // The ring is the last to need a descriptor: some number of them is enough for all before it.
+    for count in 4..16 {
+        let limited = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
+        let program = env!("CARGO_BIN_EXE_flint-rt");
+        let mut command = home.command(&[]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limited, program, "eval", "-m", MODEL, "--ids", "1", "--read-path", "ring"]);
+        for (name, value) in command.stdout(Stdio::piped()).get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let Ok(output) = shell.stdin(Stdio::null()).output() else { return };
+        let ran = Ran::new(output);
+        if ran.stderr.contains("io_uring") {
+            return ran.refuses(1, "--read-path");
+        }
+        assert_ne!(ran.code, Some(3), "the model is not at fault: {}", ran.stderr);
+    }
+    eprintln!("SKIPPED a_forced_read_path_that_is_impossible_is_blamed, the ring never lacked a descriptor");
+}
+
+#[test]
+fn input_without_end_is_refused_by_its_limit() {
+    let home = Home::new();
+    let zero = || std::fs::File::open("/dev/zero").unwrap();
+    let ran = Ran::new(home.command(&["tokenize"]).stdin(zero()).output().unwrap());
+    ran.refuses(2, "64.00 MiB");
+    home.run(&["eval", "--perplexity", "/dev/zero", "-m", MODEL]).refuses(2, "64.00 MiB");
+}
+
+#[test]
+fn a_conversation_that_is_none_names_message_and_field() {
+    let home = Home::new();
+    let file = home.path().join("chat.json");
+    let path = file.to_str().unwrap();
+    for (text, what) in [
+        (r#"[{"role": "user", "content": "x"}, {"role": "narrator"}]"#, "messages[1].role"),
+        (r#"[{"role": "user", "content": 5}]"#, "messages[0].content is a number"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        home.run(&["eval", "-m", MODEL, "--chat", path]).refuses(2, what);
+    }
+    if has_device("a_conversation_that_is_none_names_message_and_field") {
+        std::fs::write(&file, "[]").unwrap();
+        let ran = home.run(&["eval", "-m", MODEL, "--chat", path, "--json"]).gives(0);
+        assert_eq!(ids_of(&ran.json()["ids"]), [5]);
+    }
+}
+
+/// The bundled model with `from` in its bytes made `to`, of the same length.
+fn changed_model(folder: &Path, name: &str, from: &[u8], to: &[u8]) -> std::path::PathBuf {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = std::fs::read(MODEL).unwrap();
+    let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    bytes[at..at + to.len()].copy_from_slice(to);
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn another_tokenizer_is_refused_by_its_key() {
+    let home = Home::new();
+    let key = |name: &str, value: &str| {
+        let mut bytes = name.as_bytes().to_vec();
+        bytes.extend(8u32.to_le_bytes());
+        bytes.extend((value.len() as u64).to_le_bytes());
+        bytes.extend(value.as_bytes());
+        bytes
+    };
+    for (name, found, other) in
+        [("tokenizer.ggml.model", "gpt2", "bert"), ("tokenizer.ggml.pre", "flint", "llama")]
+    {
+        let path = changed_model(home.path(), "other.gguf", &key(name, found), &key(name, other));
+        let path = path.to_str().unwrap();
+        home.run(&["tokenize", "-m", path, "x"]).refuses(3, &format!("{name} is {other:?}"));
+        home.run(&["ingest", path]).refuses(3, name);
+    }
+}
+
+#[test]
+fn names_of_a_file_do_not_reach_the_terminal_raw() {
+    let home = Home::new();
+    let name = b"blk.3.attn_norm.weight";
+    let path = changed_model(home.path(), "other.gguf", name, b"blk.3.att\x1b[31mm.weight");
+    let ran = home.run(&["tokenize", "-m", path.to_str().unwrap(), "x"]);
+    let ran = if ran.code == Some(0) { home.run(&["info", path.to_str().unwrap()]) } else { ran }.gives(3);
+    assert!(!ran.stderr.contains('\x1b') && ran.stderr.contains("u{1b}"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_store_of_other_weights_is_not_taken_for_this_file() {
+    if !has_device("a_store_of_other_weights_is_not_taken_for_this_file") {
+        return;
+    }
+    let home = Home::new();
+    let first = home.path().join("first");
+    std::fs::create_dir(&first).unwrap();
+    let first = first.join("model.gguf");
+    let mut bytes = std::fs::read(MODEL).unwrap();
+    std::fs::write(&first, &bytes).unwrap();
+    let second = home.path().join("model.gguf");
+    let len = bytes.len();
+    // The nibbles of the last blocks, not their scales: other weights, all finite.
+    bytes[len - 100_000..].chunks_exact_mut(20).for_each(|block| block[4..].reverse());
+    std::fs::write(&second, bytes).unwrap();
+
+    let eval = |path: &Path, source: &str| {
+        home.run(&["eval", "-m", path.to_str().unwrap(), "--source", source, "--ids", "4,50,5", "--json"])
+            .gives(0)
+    };
+    eval(&first, "store");
+    let of_store = eval(&second, "store");
+    assert_eq!(of_store.stdout, eval(&second, "gguf").stdout);
+    assert!(of_store.stderr.contains("is no store of this file"), "{}", of_store.stderr);
+    for path in [&first, &second] {
+        let again = eval(path, "store");
+        assert!(again.stderr.contains("store: ") && !again.stderr.contains("making"), "{}", again.stderr);
+        assert_eq!(again.stdout, eval(path, "gguf").stdout);
+    }
+}
+
+#[test]
+fn a_bundled_store_that_is_none_is_made_anew_once() {
+    let home = Home::new();
+    let dir = home.path().join("data/flint-rt");
+    let store = dir.join("flint-nano-q4_1");
+    let heals = |what: &str| {
+        let ran = home.run(&["tokenize", "x"]).gives(0);
+        assert!(!ran.stderr.contains("for this run only"), "{what}: {}", ran.stderr);
+        assert!(ran.stderr.contains("anew"), "{what}: {}", ran.stderr);
+        let again = home.run(&["tokenize", "x"]).gives(0);
+        assert_eq!(again.stderr.lines().count(), 1, "{what}: {}", again.stderr);
+    };
+    std::fs::create_dir_all(&store).unwrap();
+    heals("an empty folder");
+    std::fs::remove_file(store.join("manifest.json")).unwrap();
+    heals("no manifest");
+    std::fs::write(store.join("manifest.json"), r#"{"format": "flint-rt store", "version": 0}"#).unwrap();
+    heals("an older version");
+    std::fs::remove_file(store.join("manifest.json")).unwrap();
+    std::fs::write(store.join("diary.txt"), "dear diary").unwrap();
+    heals("a folder that holds something else");
+    assert_eq!(std::fs::read(dir.join("flint-nano-q4_1.old-1/diary.txt")).unwrap(), b"dear diary");
+
+    std::fs::write(store.join("manifest.json"), r#"{"format": "flint-rt store", "version": 9999}"#).unwrap();
+    let ran = home.run(&["tokenize", "x"]).gives(0);
+    assert!(ran.stderr.contains("in place") && !ran.stderr.contains("anew"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_prompt_over_the_context_is_a_usage_fault() {
+    let home = Home::new();
+    let long = home.path().join("long.txt");
+    std::fs::write(&long, "def f(x): return x\n".repeat(100)).unwrap();
+    let long = long.to_str().unwrap();
+    home.run(&["eval", "-m", MODEL, "--perplexity", long, "-c", "100", "--device", "none of these"])
+        .refuses(2, "context of 100");
+    if !has_device("a_prompt_over_the_context_is_a_usage_fault") {
+        return;
+    }
+    let text = "def f(x): return x\n".repeat(100);
+    let ran = home.run(&["generate", "-m", MODEL, "-c", "32", &text]).gives(2);
+    assert!(ran.stderr.contains("tokens does not fit the context of 32"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--ctx-size"), "{}", ran.stderr);
+    let ran = home.run_with_input(&["generate", "-m", MODEL], text.repeat(100)).gives(2);
+    assert!(ran.stderr.contains("the model has at most"), "{}", ran.stderr);
 }
 
 #[test]
@@ -230,10 +451,10 @@ fn tokenize_meets_the_vectors() {
 #[test]
 fn ingest_twice_makes_one_store() {
     let home = Home::new();
-    let first = home.run(&["ingest", MODEL, "--json"]).gives(0).json();
+    let first = home.run(&["ingest", MODEL, "--json"]).gives(0).last_event();
     assert_eq!(first["made"], true);
     assert_eq!(first["source_sha256"], vectors("prompts.json")["sha256"]);
-    let second = home.run(&["ingest", MODEL, "--json"]).gives(0).json();
+    let second = home.run(&["ingest", MODEL, "--json"]).gives(0).last_event();
     assert_eq!(second["made"], false);
     assert_eq!(first["store"], second["store"]);
     assert_eq!(first["source_sha256"], second["source_sha256"]);
@@ -304,7 +525,7 @@ fn generate_is_deterministic_and_keeps_its_streams_apart() {
         assert!(first.stderr.contains(word), "{word} in {}", first.stderr);
     }
     // The bundled model's store is there now; a prompt by standard input loses one newline.
-    let again = home.run_with_input(&["generate", "-n", "24"], &format!("{text}\n")).gives(0);
+    let again = home.run_with_input(&["generate", "-n", "24"], format!("{text}\n")).gives(0);
     assert_eq!(again.stdout, first.stdout);
 
     // Sampling follows the seed.
@@ -439,6 +660,20 @@ fn chat_answers_lines_of_a_pipe() {
 }
 
 #[test]
+fn chat_goes_on_after_a_line_that_is_no_text() {
+    if !has_device("chat_goes_on_after_a_line_that_is_no_text") {
+        return;
+    }
+    let home = Home::new();
+    let question = "Write a Python function that reverses a string.";
+    let input = [b"\xff\xfe\n\"\"\"\na\n\xff\n\"\"\"\n".as_slice(), question.as_bytes()].concat();
+    let ran = home.run_with_input(&["chat", "-n", "8"], input).gives(1);
+    assert!(ran.stdout.starts_with("```python"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("line 1 of standard input is not UTF-8"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("line 4 of standard input is not UTF-8"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_closed_pipe_ends_it_quietly() {
     if !has_device("a_closed_pipe_ends_it_quietly") {
         return;
@@ -456,23 +691,77 @@ fn a_closed_pipe_ends_it_quietly() {
 }
 
 #[test]
-fn an_interrupt_ends_a_reply_with_its_code() {
-    if !has_device("an_interrupt_ends_a_reply_with_its_code") {
+fn a_signal_ends_a_reply_with_its_code() {
+    if !has_device("a_signal_ends_a_reply_with_its_code") {
         return;
     }
     let home = Home::new();
-    let mut child = home.command(&["generate", "def f(", "-n", "4000"]).spawn().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut [0; 4]).unwrap();
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    if kill.is_err() {
-        eprintln!("SKIPPED an_interrupt_ends_a_reply_with_its_code, no kill command");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut child = home.command(&["generate", "def f(", "-n", "4000"]).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 4]).unwrap();
+        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        if kill.is_err() {
+            eprintln!("SKIPPED a_signal_ends_a_reply_with_its_code, no kill command");
+        }
+        let mut rest = Vec::new();
+        stdout.read_to_end(&mut rest).unwrap();
+        let status = child.wait().unwrap();
+        if kill.is_ok() {
+            assert_eq!(status.code(), Some(code));
+            assert_eq!(rest.last(), Some(&b'\n'), "the line is ended");
+        }
     }
-    let mut rest = Vec::new();
-    stdout.read_to_end(&mut rest).unwrap();
-    let status = child.wait().unwrap();
-    if kill.is_ok() {
-        assert_eq!(status.code(), Some(130));
-        assert_eq!(rest.last(), Some(&b'\n'), "the line is ended");
+}
+
+#[test]
+fn a_signal_leaves_nothing_half_made() {
+    let home = Home::new();
+    let target = home.path().join("big.gguf");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let size = ["--preset", "quarter", "--layers", "3", "--lead-layers", "1"];
+        let args = [&["synth"][..], &size, &[target.to_str().unwrap()]].concat();
+        let mut child = home.command(&args).spawn().unwrap();
+        let partial = home.path().join("big.gguf.partial");
+        while !partial.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        if kill.is_err() {
+            child.kill().unwrap();
+            return;
+        }
+        let ran = Ran::new(child.wait_with_output().unwrap()).gives(code);
+        assert!(!partial.exists() && !target.exists(), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn a_store_over_two_folders_runs_is_verified_and_goes_away() {
+    if !has_device("a_store_over_two_folders_runs_is_verified_and_goes_away") {
+        return;
+    }
+    let home = Home::new();
+    let drives = ["one", "two"].map(|name| home.path().join(name));
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let [one, two] = drives.each_ref().map(|drive| drive.to_str().unwrap());
+    let stripe = format!("{one}=2,{two}=1");
+    home.run(&["ingest", MODEL, "--name", "striped", "--stripe", &stripe]).gives(0);
+    let eval = |model: &str| {
+        home.run(&["eval", "-m", model, "--ids", "4,50,5", "--greedy", "4", "--top", "3072", "--json"])
+            .gives(0)
+    };
+    assert_eq!(eval("striped").stdout, eval(MODEL).stdout, "the same bits");
+    home.run(&["verify", "striped"]).gives(0);
+    // A drive that is not there is said in plain words.
+    std::fs::rename(&drives[1], home.path().join("away")).unwrap();
+    let ran = home.run(&["eval", "-m", "striped", "--ids", "4"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains(two), "{}", ran.stderr);
+    std::fs::rename(home.path().join("away"), &drives[1]).unwrap();
+    home.run(&["remove", "striped", "--yes"]).gives(0);
+    assert!(
+        drives.iter().all(|drive| std::fs::read_dir(drive).unwrap().next().is_none()),
+        "stripes are left"
+    );
+    home.run(&["ingest", MODEL, "--stripe", &format!("{one}=2,{two}")]).refuses(2, "weight");
 }

@@ -6,7 +6,6 @@
 #[path = "support/nano.rs"]
 mod nano;
 #[path = "support/tiny_gguf.rs"]
-#[allow(dead_code, reason = "each test file uses a part")]
 mod tiny_gguf;
 
 use std::path::{Path, PathBuf};

@@ -6,9 +6,11 @@ use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
 use flint_rt::disk::ReadPath;
 use flint_rt::expert::HostPath;
 use flint_rt::sample::SamplerOptions;
+use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
 
 use crate::exit::EXIT_CODES;
+use crate::stripes::Stripe;
 
 /// Runs the Flint mixture-of-experts model with its experts on disk, through Vulkan compute.
 #[derive(Debug, Parser)]
@@ -26,14 +28,24 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Make a store of a GGUF file, from which experts are read fastest.
     Ingest(IngestArgs),
+    /// Recompute every checksum of a store, or the SHA-256 of a GGUF; name what is damaged; mend a store.
+    Verify(VerifyArgs),
     /// Show a model: its numbers, the memory plan, the paths chosen, the devices.
     Info(InfoArgs),
+    /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
+    Plan(PlanArgs),
+    /// List the stores.
+    List(ListArgs),
+    /// Remove a store.
+    Remove(RemoveArgs),
     /// List the Vulkan devices.
     Devices(DevicesArgs),
     /// Show the token ids of a text.
     Tokenize(TokenizeArgs),
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
+    /// Write a Flint of random weights, of any size, for measuring.
+    Synth(crate::synth::SynthArgs),
 }
 
 /// Which model.
@@ -50,8 +62,9 @@ pub(crate) struct ModelArgs {
 /// Which device.
 #[derive(Debug, ArgsOf)]
 pub(crate) struct DeviceArgs {
-    /// Vulkan device: its number in `flint-rt devices`, or part of its name [default: the best GPU, else software].
-    #[arg(long, env = "FLINT_RT_DEVICE", value_name = "NAME|INDEX")]
+    /// Vulkan device: its number in `flint-rt devices`, or part of its name, which has a letter: "RTX 4090", as digits
+    /// alone are a number [default: the best GPU, else software].
+    #[arg(long, env = "FLINT_RT_DEVICE", value_name = "NAME|INDEX", value_parser = device)]
     pub(crate) device: Option<String>,
     /// Have the Vulkan validation layer watch every call; its messages make the command fail.
     #[arg(long, env = "FLINT_RT_VALIDATION", value_parser = clap::builder::FalseyValueParser::new())]
@@ -87,6 +100,12 @@ pub(crate) struct EngineArgs {
     /// [default: what --model names].
     #[arg(long, env = "FLINT_RT_SOURCE", value_enum)]
     pub(crate) source: Option<SourceChoice>,
+    /// Do not compare what is read from a store with its checksums.
+    #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) unchecked: bool,
+    /// Take the SHA-256 of a GGUF before it is used, and compare it with what it was before; once, until the file changes.
+    #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) check_source: bool,
 }
 
 /// Where experts are read from.
@@ -101,55 +120,25 @@ pub(crate) enum SourceChoice {
 #[command(next_help_heading = "Sampling (greedy unless --temp is above 0)")]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 takes the best token every time.
-    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0)]
     pub(crate) temp: f32,
     /// Only the K best tokens; 0 for all.
     #[arg(long, env = "FLINT_RT_TOP_K", default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
     /// Only the best tokens that together reach this probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_TOP_P",
-        default_value_t = 1.0,
-        value_name = "P",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_TOP_P", default_value_t = 1.0, value_name = "P")]
     pub(crate) top_p: f32,
     /// Only tokens with at least this share of the best one's probability, 0 to 1.
-    #[arg(
-        long,
-        env = "FLINT_RT_MIN_P",
-        default_value_t = 0.0,
-        value_name = "P",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_MIN_P", default_value_t = 0.0, value_name = "P")]
     pub(crate) min_p: f32,
     /// Makes recent tokens less likely by this factor; 1 is off.
-    #[arg(
-        long,
-        env = "FLINT_RT_REPEAT_PENALTY",
-        default_value_t = 1.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
     /// Subtracted from the logit of each recent token, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_PRESENCE_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_PRESENCE_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) presence_penalty: f32,
     /// Subtracted from the logit of each recent token as often as it occurs, -2 to 2.
-    #[arg(
-        long,
-        env = "FLINT_RT_FREQUENCY_PENALTY",
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, env = "FLINT_RT_FREQUENCY_PENALTY", default_value_t = 0.0, value_name = "X")]
     pub(crate) frequency_penalty: f32,
     /// Seed of the draws: equal seeds give equal replies.
     #[arg(short, long, env = "FLINT_RT_SEED", default_value_t = 0)]
@@ -241,16 +230,65 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, ArgsOf)]
 pub(crate) struct IngestArgs {
-    /// The GGUF file.
-    #[arg(value_name = "SOURCE.gguf")]
-    pub(crate) source: PathBuf,
+    /// GGUF file, http(s) URL, or file of a model hub, as owner/repo/file[@revision]; of a split GGUF any part
+    /// [default: the full Flint, pinned by its SHA-256].
+    #[arg(value_name = "FILE|URL|HUB-NAME")]
+    pub(crate) source: Option<PathBuf>,
+    /// What the file must be, as SHA-256; of a split GGUF one for each part, with commas. A hub tells it itself.
+    #[arg(long, value_name = "HEX", value_delimiter = ',')]
+    pub(crate) sha256: Vec<Sha256Digest>,
+    /// Take a file from a network although nobody says what its SHA-256 must be.
+    #[arg(long, conflicts_with = "sha256")]
+    pub(crate) force_unverified: bool,
     /// Folder in which the store is made [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
     #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
     pub(crate) store_dir: Option<PathBuf>,
     /// The store's name [default: the file's, without its ending].
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Print what was made as JSON.
+    /// Spread the experts over these drives, each by its share: DIR[=WEIGHT],... Without weights the drives are measured.
+    #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',')]
+    pub(crate) stripe: Vec<Stripe>,
+    /// Print events as JSON, one a line: progress, retry, and at the end done or error.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+}
+
+/// How patiently a network is used.
+#[derive(Debug, ArgsOf)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Seconds without a byte after which a connection is given up.
+    #[arg(long, env = "FLINT_RT_STALL_TIMEOUT", default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) stall_timeout: f64,
+    /// Tries in a row without a byte after which the source is given up.
+    #[arg(long, env = "FLINT_RT_RETRIES", default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) retries: u32,
+    /// Seconds to wait after the first of them; each further one doubles it, up to 32 times.
+    #[arg(long, env = "FLINT_RT_RETRY_WAIT", default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) retry_wait: f64,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct VerifyArgs {
+    /// The folder of a store, its name in the store folder, or a GGUF file.
+    #[arg(value_name = "STORE|GGUF")]
+    pub(crate) model: PathBuf,
+    /// Rewrite what is damaged in the store with the bytes of this GGUF, which must be the one that it was made of.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "sha256")]
+    pub(crate) repair: Option<PathBuf>,
+    /// What the SHA-256 of the GGUF must be [default: what it was when it was taken last].
+    #[arg(long, value_name = "HEX", conflicts_with = "quick")]
+    pub(crate) sha256: Option<Sha256Digest>,
+    /// Leave out the SHA-256 of a store's files: the checksums of its records and tensors cover every byte, too.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Print progress and result as JSON, one event a line.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -258,13 +296,61 @@ pub(crate) struct IngestArgs {
 #[derive(Debug, ArgsOf)]
 pub(crate) struct InfoArgs {
     /// The model, as for --model.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL")]
     pub(crate) positional: Option<PathBuf>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct PlanArgs {
+    /// The model, as for --model.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(crate) positional: Option<PathBuf>,
+    /// Measure the drive by reads as decode makes them: of the model's files, of the file PATH, or of a file that is made
+    /// in the folder PATH and removed.
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    pub(crate) measure: Option<Option<PathBuf>>,
+    /// Seconds that the measurement takes.
+    #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+    /// Take this for the drive's rate, in GB/s, where it is not measured.
+    #[arg(long, default_value_t = 3.0, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
+    pub(crate) drive_rate: f64,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct ListArgs {
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Print them as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct RemoveArgs {
+    /// Name of a store, or of an unfinished one, as `flint-rt list` shows it; or the path of its folder.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: PathBuf,
+    /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Print what was removed as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ArgsOf)]
@@ -326,6 +412,31 @@ pub(crate) struct EvalArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// A drive's rate in GB/s.
+fn drive_rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "wanted GB/s, as 3.5".to_owned())?;
+    if (0.001..=1000.0).contains(&rate) { Ok(rate) } else { Err("wanted 0.001 to 1000 GB/s".to_owned()) }
+}
+
+/// A wait.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "wanted seconds, as 30".to_owned())?;
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("wanted 0.001 to 3600 seconds".to_owned())
+    }
+}
+
+/// A device's number or part of its name.
+fn device(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.is_empty() {
+        true => Err("wanted a number of `flint-rt devices` or part of a name".to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.

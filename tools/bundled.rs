@@ -30,8 +30,9 @@ mod embedded {
     use flint_rt::store::{IngestOptions, Sha256Digest, Source, StoreError};
 
     use crate::args::SourceChoice;
-    use crate::exit::{Exit, Failure, Outcome};
+    use crate::exit::{self, Exit, Failure, Outcome};
     use crate::ingest;
+    use crate::interrupt::Working;
     use crate::model::Found;
     use crate::terminal::note;
 
@@ -44,27 +45,50 @@ mod embedded {
     /// The name of its store, and with an ending of its file.
     const NAME: &str = "flint-nano-q4_1";
 
+    /// What a store consists of, in every version so far.
+    const STORE_FILES: [&str; 4] = ["manifest.json", "header.bin", "dense.bin", "experts.bin"];
+
     pub(super) fn find(dir: Option<PathBuf>, choice: Option<SourceChoice>) -> Outcome<Found> {
         note("no --model named: this is the bundled flint-nano, a small model for trying");
         let reason = match &dir {
             None => "there is no home folder".to_owned(),
             Some(dir) => match place(dir, choice) {
                 Ok(path) => return Ok(Found { path, _temporary: None }),
-                Err(error) => error,
+                Err(place) => place.text,
             },
         };
         let temporary = tempfile::Builder::new().prefix("flint-rt-").tempdir().map_err(|error| {
-            Failure::because(Exit::Memory, format!("{reason}; and no temporary folder"), &error)
+            Failure::because(Exit::of_io(&error), format!("{reason}; and no temporary folder"), &error)
         })?;
+        let working = Working::begin(temporary.path().to_owned());
         note(&format!("{reason}: using {} for this run only", temporary.path().display()));
-        let path = place(temporary.path(), choice).map_err(|error| Failure::new(Exit::Memory, error))?;
-        Ok(Found { path, _temporary: Some(temporary) })
+        let path = place(temporary.path(), choice).map_err(|place| Failure::new(place.exit, place.text))?;
+        Ok(Found { path, _temporary: Some((temporary, working)) })
+    }
+
+    /// Why the model cannot be in a folder, and the exit code of that.
+    #[derive(Debug)]
+    struct NoPlace {
+        exit: Exit,
+        text: String,
+    }
+
+    impl From<io::Error> for NoPlace {
+        fn from(error: io::Error) -> Self {
+            Self { exit: Exit::of_io(&error), text: error.to_string() }
+        }
+    }
+
+    impl From<String> for NoPlace {
+        fn from(text: String) -> Self {
+            Self { exit: Exit::Failed, text }
+        }
     }
 
     /// The model in `dir`, made where it is missing or damaged; or why that cannot be.
-    fn place(dir: &Path, choice: Option<SourceChoice>) -> Result<PathBuf, String> {
+    fn place(dir: &Path, choice: Option<SourceChoice>) -> Result<PathBuf, NoPlace> {
         if choice == Some(SourceChoice::Gguf) {
-            return gguf(dir).map_err(|error| error.to_string());
+            return gguf(dir);
         }
         let store = dir.join(NAME);
         match Source::open(&store) {
@@ -73,35 +97,76 @@ mod embedded {
             }
             Ok(_) => {
                 if choice.is_some() {
-                    return Err(format!("{} is a store of another model", store.display()));
+                    return Err(format!("{} is a store of another model", store.display()).into());
                 }
                 note(&format!("{} is a store of another model: reading the GGUF in place", store.display()));
-                return gguf(dir).map_err(|error| error.to_string());
+                return gguf(dir);
             }
-            // What an older version of this program made is as good as damaged: its source is here.
-            Err(error) if error.is_data_damage() || matches!(error, StoreError::ManifestVersion { .. }) => {
+            Err(StoreError::ManifestVersion { found, known, .. }) if found > u64::from(known) => {
+                let shown = store.display();
+                if choice.is_some() {
+                    return Err(format!("{shown} is of a later flint-rt").into());
+                }
+                note(&format!("{shown} is of a later flint-rt: reading the GGUF in place"));
+                return gguf(dir);
+            }
+            Err(_)
+                if store.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {}
+            // Where the drive or its rights are at fault, nothing is known of what is there.
+            Err(StoreError::Io { source, .. }) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(named(&store, source).into());
+            }
+            Err(error) => {
                 note(&format!("{error}: making it anew"));
-                std::fs::remove_dir_all(&store).map_err(|error| format!("{}: {error}", store.display()))?;
+                make_way(&store)?;
             }
-            Err(_) => {}
         }
-        let file = gguf(dir).map_err(|error| error.to_string())?;
+        let file = gguf(dir)?;
         // What an interrupted run left is of a file that is not the same any more.
         let options = IngestOptions { restart: true, ..IngestOptions::default() };
         match ingest::make_quietly(&file, &store, &options) {
             Ok(_) => Ok(store),
             // Another process was faster, and what stands there is whole.
             Err(StoreError::TargetExists { .. }) if Source::open(&store).is_ok() => Ok(store),
-            Err(error) => Err(error.to_string()),
+            Err(StoreError::Io { source, path, .. }) => Err(named(&path, source).into()),
+            Err(error) => Err(NoPlace { exit: exit::of_store(&error), text: error.to_string() }),
         }
     }
 
+    /// Frees the store's name: files that only a store has are removed, anything else is renamed.
+    fn make_way(store: &Path) -> io::Result<()> {
+        let is_folder = store.symlink_metadata().is_ok_and(|found| found.is_dir());
+        let mut files = Vec::new();
+        let mut is_ours = is_folder;
+        if is_folder {
+            for entry in std::fs::read_dir(store).map_err(|error| named(store, error))? {
+                let entry = entry.map_err(|error| named(store, error))?;
+                let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+                is_ours &= is_file && STORE_FILES.iter().any(|name| entry.file_name() == *name);
+                files.push(entry.path());
+            }
+        }
+        if is_ours {
+            for file in files {
+                std::fs::remove_file(&file).map_err(|error| named(&file, error))?;
+            }
+            return std::fs::remove_dir(store).map_err(|error| named(store, error));
+        }
+        let aside = (1..).map(|number| store.with_file_name(format!("{NAME}.old-{number}")));
+        let aside = aside.into_iter().find(|path| path.symlink_metadata().is_err());
+        let aside = aside.expect("invariant: no folder holds every number");
+        std::fs::rename(store, &aside).map_err(|error| named(store, error))?;
+        note(&format!("what was there is {} now", aside.display()));
+        Ok(())
+    }
+
+    fn named(path: &Path, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    }
+
     /// The GGUF in `dir`, written where it is missing or differs.
-    fn gguf(dir: &Path) -> io::Result<PathBuf> {
+    fn gguf(dir: &Path) -> Result<PathBuf, NoPlace> {
         let path = dir.join(format!("{NAME}.gguf"));
-        let named = |path: &Path, error: io::Error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        };
         let is_whole = std::fs::metadata(&path)
             .is_ok_and(|file| file.is_file() && file.len() == BYTES.len() as u64)
             && std::fs::read(&path).is_ok_and(|bytes| Sha256Digest::of(&bytes).to_string() == SHA256);
@@ -112,6 +177,7 @@ mod embedded {
                 .suffix(".tmp")
                 .tempfile_in(dir)
                 .map_err(|error| named(dir, error))?;
+            let _working = Working::begin(file.path().to_owned());
             file.write_all(BYTES)
                 .and_then(|()| file.as_file().sync_all())
                 .map_err(|error| named(&path, error))?;

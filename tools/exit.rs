@@ -14,9 +14,11 @@ use flint_rt::gpu::GpuError;
 use flint_rt::model::ModelError;
 use flint_rt::model::hparams::ConfigError;
 use flint_rt::sample::{OptionsError, SampleError};
-use flint_rt::store::StoreError;
+use flint_rt::store::{SourceError, StoreError};
 use flint_rt::text::TextError;
 
+use crate::interrupt;
+use crate::source::{FetchError, OpenError};
 use crate::terminal::note;
 
 /// What `--help` says of them.
@@ -37,12 +39,42 @@ Answers go to standard output, everything else to standard error. NO_COLOR is ho
 /// Why the program ends with something else than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
+    Done = 0,
     Failed = 1,
     Usage = 2,
     Model = 3,
     Device = 4,
     Memory = 5,
     Interrupted = 130,
+    Terminated = 143,
+}
+
+impl Exit {
+    /// Of a failed operation of the file system.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Memory
+            }
+            _ => Self::Failed,
+        }
+    }
+
+    /// Of a failed operation on a model's file: only what is not there is the model's fault.
+    fn of_model_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::UnexpectedEof => {
+                Self::Model
+            }
+            _ => Self::of_io(error),
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
 }
 
 /// What ended a command.
@@ -50,7 +82,7 @@ pub(crate) enum Exit {
 pub(crate) enum Failure {
     /// Whoever read the answer went away: nothing to say, nothing wrong.
     Closed,
-    /// Ctrl-C.
+    /// Ctrl-C, or SIGTERM.
     Interrupted,
     /// Something to report.
     Told {
@@ -93,15 +125,19 @@ impl Failure {
 
     /// Says it, and gives the code.
     pub(crate) fn report(self) -> ExitCode {
-        let exit = match self {
-            Self::Closed => return ExitCode::SUCCESS,
-            Self::Interrupted => Exit::Interrupted,
+        self.say().into()
+    }
+
+    /// Says it, if there is something to say.
+    pub(crate) fn say(self) -> Exit {
+        match self {
+            Self::Closed => Exit::Done,
+            Self::Interrupted => interrupt::exit(),
             Self::Told { exit, text } => {
                 note(&format!("flint-rt: {}", one_line(&text)));
                 exit
             }
-        };
-        ExitCode::from(exit as u8)
+        }
     }
 }
 
@@ -145,35 +181,48 @@ macro_rules! failure_from {
 }
 
 failure_from! {
-    GgufError => |_| Exit::Model;
+    GgufError => of_gguf;
     ConfigError => |_| Exit::Model;
     TextError => |_| Exit::Model;
     StoreError => of_store;
+    FetchError => of_fetch;
+    OpenError => of_open;
     GpuError => of_gpu;
     OptionsError => |_| Exit::Usage;
     SampleError => |_| Exit::Failed;
     EngineError => of_engine;
 }
 
+fn of_gguf(error: &GgufError) -> Exit {
+    match error.cause() {
+        GgufError::Open { error, .. } | GgufError::Read { error, .. } => Exit::of_model_io(error),
+        _ => Exit::Model,
+    }
+}
+
 fn of_engine(error: &EngineError) -> Exit {
     match error {
         EngineError::Store(error) => of_store(error),
-        EngineError::Gguf(_) | EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
+        EngineError::Gguf(error) => of_gguf(error),
+        EngineError::Config(_) | EngineError::Text(_) => Exit::Model,
         EngineError::Disk(error) => of_disk(error),
         EngineError::Gpu(error) => of_gpu(error),
         EngineError::Expert(error) => of_expert(error),
         EngineError::Model(ModelError::Gpu(error)) => of_gpu(error),
         EngineError::Model(ModelError::Expert(error)) => of_expert(error),
         EngineError::Model(ModelError::Disk(error)) => of_disk(error),
-        EngineError::Model(ModelError::UnknownToken { .. }) => Exit::Usage,
+        EngineError::Model(ModelError::UnknownToken { .. } | ModelError::ContextFull { .. }) => Exit::Usage,
         EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
         EngineError::MemoryTooSmall { .. } => Exit::Memory,
         _ => Exit::Failed,
     }
 }
 
-fn of_store(error: &StoreError) -> Exit {
+/// Of a store that does not open, or could not be made.
+pub(crate) fn of_store(error: &StoreError) -> Exit {
     match error {
+        StoreError::Gguf(error) => of_gguf(error),
+        StoreError::Io { source, .. } => Exit::of_model_io(source),
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
         StoreError::TargetName { .. } | StoreError::StripeFolder { .. } => Exit::Usage,
         StoreError::Stopped => Exit::Interrupted,
@@ -184,9 +233,40 @@ fn of_store(error: &StoreError) -> Exit {
         | StoreError::BeingChanged { .. }
         | StoreError::SourceOther { .. }
         | StoreError::StripesOther { .. }
-        | StoreError::SyncFailed { .. }
-        | StoreError::Source(_) => Exit::Failed,
+        | StoreError::SyncFailed { .. } => Exit::Failed,
+        StoreError::Source(error) => of_source(error),
         _ => Exit::Model,
+    }
+}
+
+fn of_source(error: &SourceError) -> Exit {
+    match error {
+        SourceError::Changed { .. } => Exit::Model,
+        SourceError::Stopped => Exit::Interrupted,
+        SourceError::Read { source, .. } => source.downcast_ref().map_or(Exit::Failed, of_fetch),
+        _ => Exit::Failed,
+    }
+}
+
+fn of_open(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Fetch(error) => of_fetch(error),
+        OpenError::Store(error) => of_store(error),
+    }
+}
+
+fn of_fetch(error: &FetchError) -> Exit {
+    match error {
+        FetchError::Name { .. } | FetchError::Environment { .. } | FetchError::DigestCount { .. } => {
+            Exit::Usage
+        }
+        FetchError::Access { .. }
+        | FetchError::Missing { .. }
+        | FetchError::Length { .. }
+        | FetchError::Digest { .. }
+        | FetchError::Changed { .. } => Exit::Model,
+        FetchError::Stopped => Exit::Interrupted,
+        _ => Exit::Failed,
     }
 }
 
@@ -204,7 +284,9 @@ fn of_gpu(error: &GpuError) -> Exit {
 
 fn of_disk(error: &DiskError) -> Exit {
     match error {
-        DiskError::Open { .. } | DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Open { source, .. } => Exit::of_model_io(source),
+        DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
+        DiskError::Read { source, .. } => Exit::of_io(source),
         DiskError::PathUnknown { .. } | DiskError::Depth { .. } => Exit::Usage,
         DiskError::Memory(_) => Exit::Memory,
         _ => Exit::Failed,
@@ -215,8 +297,48 @@ fn of_expert(error: &ExpertError) -> Exit {
     match error {
         ExpertError::Disk(error) => of_disk(error),
         ExpertError::Gpu(error) => of_gpu(error),
+        ExpertError::NoHostPath { reasons } if is_of_host_memory(reasons) => Exit::Memory,
         ExpertError::NoHostPath { .. } => Exit::Device,
         ExpertError::PoolTooLarge { .. } => Exit::Usage,
+        ExpertError::Damaged { .. } => Exit::Model,
         _ => Exit::Failed,
+    }
+}
+
+/// Whether the last of the host paths, the plainest, which needs host memory alone, found none: then the device is not
+/// at fault.
+fn is_of_host_memory(reasons: &str) -> bool {
+    let plainest = reasons.rsplit("; ").next().unwrap_or_default();
+    plainest.contains("no memory for") || plainest.contains("host memory could not be mapped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_is_not_there_is_the_models_fault() {
+        let of = |kind: io::ErrorKind| {
+            let path = "model.gguf".into();
+            of_engine(&EngineError::Store(StoreError::Io { action: "open", path, source: kind.into() }))
+        };
+        assert_eq!(of(io::ErrorKind::NotFound), Exit::Model);
+        assert_eq!(of(io::ErrorKind::PermissionDenied), Exit::Failed);
+        assert_eq!(of(io::ErrorKind::StorageFull), Exit::Memory);
+        let too_many = io::Error::from_raw_os_error(24);
+        let open = DiskError::Open { path: "dense.bin".into(), source: too_many };
+        assert_eq!(of_engine(&EngineError::Disk(open)), Exit::Failed);
+    }
+
+    #[test]
+    fn short_host_memory_is_no_fault_of_the_device() {
+        let of = |reasons: &str| of_expert(&ExpertError::NoHostPath { reasons: reasons.to_owned() });
+        assert_eq!(of("import: refused; copy: no memory for a probe read"), Exit::Memory);
+        assert_eq!(of("import: no memory for a probe read; copy: the probe differs"), Exit::Device);
+    }
+
+    #[test]
+    fn a_prompt_over_the_context_is_a_usage_fault() {
+        assert_eq!(of_engine(&ModelError::ContextFull { context_len: 4 }.into()), Exit::Usage);
     }
 }

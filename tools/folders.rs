@@ -14,6 +14,11 @@ pub(crate) fn cache_dir() -> Option<PathBuf> {
     of_user("XDG_CACHE_HOME", ".cache")
 }
 
+/// Where the digests of files are remembered: `$XDG_STATE_HOME/flint-rt`, else `~/.local/state/flint-rt`.
+pub(crate) fn state_dir() -> Option<PathBuf> {
+    of_user("XDG_STATE_HOME", ".local/state")
+}
+
 fn of_user(variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // The specification has relative paths ignored.

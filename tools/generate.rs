@@ -36,6 +36,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     };
 
     let mut session = engine.session()?;
+    open::check_room(&engine, &session, "the prompt", &ids)?;
     let mut sampler = Sampler::new(sampling, engine.config().vocabulary)?;
     let mut printer = ReplyPrinter::new(decoder);
     let mut options =
@@ -51,7 +52,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
 
     match reply.finish {
         Finish::Aborted => return Err(Failure::Interrupted),
-        Finish::ContextFull => note("the context is full: a larger --ctx-size holds more"),
+        Finish::ContextFull => {
+            note(&format!("the context is full: {}", open::larger_context(&engine, &session)));
+        }
         Finish::Length if args.predict > 0 => note(&format!("ended at {} tokens (--predict)", args.predict)),
         Finish::Length | Finish::Stop(_) => {}
     }

@@ -1,28 +1,87 @@
-//! Ctrl-C: it ends a reply that is being made, and the program where none is.
+//! SIGINT (Ctrl-C) and SIGTERM: they end a reply that is being made, and the program where none is.
 //!
-//! Owns: the signal's handler and its flags, which are the only globals of the program. SIGTERM is left to the system,
-//! which ends the process with code 143; what an ingest leaves behind then, the next one goes on with.
+//! Owns: the thread that waits for signals and its flags, which are the only globals of the program. In: signals; paths
+//! that are half made. Out: flags for whoever works; an exit with code 130 or 143.
+//!
+//! Invariants: both signals have a handler, so that they also end the first process of a container, to which the kernel
+//! gives no default; no path that is half made is left behind by either.
 
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
 
 use crate::exit::Exit;
 use crate::terminal::note;
 
 static IS_REPLYING: AtomicBool = AtomicBool::new(false);
 static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
+static IS_TERMINATING: AtomicBool = AtomicBool::new(false);
+static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Installs the handler.
+/// How long a reply has to end after SIGTERM: service managers kill after some 10 s.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How often a folder is removed into which another thread still writes.
+const REMOVALS_MAX: u32 = 20;
+
+/// Installs the handlers.
 pub(crate) fn install() {
-    if let Err(error) = ctrlc::set_handler(handle) {
+    let started = Signals::new([SIGINT, SIGTERM]).and_then(|mut signals| {
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in signals.forever() {
+                handle(signal);
+            }
+        })
+    });
+    if let Err(error) = started {
         note(&format!("Ctrl-C will end the program at once: {error}"));
     }
 }
 
-fn handle() {
-    if IS_REPLYING.load(Ordering::SeqCst) && !IS_REQUESTED.swap(true, Ordering::SeqCst) {
+fn handle(signal: i32) {
+    if signal == SIGTERM {
+        let is_first = !IS_TERMINATING.swap(true, Ordering::SeqCst);
+        if is_first && IS_REPLYING.load(Ordering::SeqCst) {
+            IS_REQUESTED.store(true, Ordering::SeqCst);
+            let ended = std::thread::Builder::new().spawn(|| {
+                std::thread::sleep(GRACE);
+                end();
+            });
+            if ended.is_ok() {
+                return;
+            }
+        }
+    } else if IS_REPLYING.load(Ordering::SeqCst) && !IS_REQUESTED.swap(true, Ordering::SeqCst) {
         return;
     }
-    std::process::exit(Exit::Interrupted as i32);
+    end();
+}
+
+/// Removes what is half made and ends the process, without the destructors that other threads' work would race with.
+fn end() -> ! {
+    // Held to the end: who made a path waits for the lock, and so does not report that it is gone.
+    let paths = paths();
+    for path in paths.iter() {
+        for _ in 0..REMOVALS_MAX {
+            // It may not be there yet, or not any more; or a file appears in it while it is emptied.
+            let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+            if path.symlink_metadata().is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    low_level::exit(exit() as i32)
+}
+
+/// The code of the signal that came.
+pub(crate) fn exit() -> Exit {
+    if is_terminating() { Exit::Terminated } else { Exit::Interrupted }
 }
 
 /// Whether the reply that is being made is to end.
@@ -30,7 +89,12 @@ pub(crate) fn is_requested() -> bool {
     IS_REQUESTED.load(Ordering::SeqCst)
 }
 
-/// While it lives, the first Ctrl-C only asks; the second ends the program.
+/// Whether the program is to end, and not only a reply.
+pub(crate) fn is_terminating() -> bool {
+    IS_TERMINATING.load(Ordering::SeqCst)
+}
+
+/// While it lives, the first signal only asks; the second ends the program.
 pub(crate) struct Reply(());
 
 impl Reply {
@@ -46,4 +110,28 @@ impl Drop for Reply {
     fn drop(&mut self) {
         IS_REPLYING.store(false, Ordering::SeqCst);
     }
+}
+
+/// While it lives, a signal removes this file or folder before the program ends.
+pub(crate) struct Working(PathBuf);
+
+impl Working {
+    /// Work in `path` begins.
+    pub(crate) fn begin(path: PathBuf) -> Self {
+        paths().push(path.clone());
+        Self(path)
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let mut paths = paths();
+        if let Some(index) = paths.iter().position(|path| *path == self.0) {
+            paths.swap_remove(index);
+        }
+    }
+}
+
+fn paths() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    HALF_MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

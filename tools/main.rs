@@ -11,6 +11,7 @@ mod args;
 mod bundled;
 mod chat;
 mod devices;
+mod digest;
 mod eval;
 mod exit;
 mod folders;
@@ -19,30 +20,45 @@ mod info;
 mod ingest;
 mod input;
 mod interrupt;
+mod list;
 mod model;
 mod open;
+mod parse;
+mod plan;
+mod remove;
 mod reply;
+mod source;
 mod stats;
+mod stores;
+mod stripes;
+mod synth;
 mod terminal;
 mod tokenize;
+mod verify;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Args, Command};
+use args::Command;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match parse::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
     interrupt::install();
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Ingest(args) => ingest::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::Remove(args) => remove::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Synth(args) => synth::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,19 +1,23 @@
 //! Opens an engine the way the flags say, and says on which device.
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::{Engine, EngineOptions, LoadPhase};
+use flint_rt::disk::DiskError;
+use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, Session};
+use flint_rt::expert::ExpertError;
+use flint_rt::gpu::Gpu;
 
 use crate::args::EngineArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::folders;
 use crate::model::Found;
 use crate::terminal::{Bar, note};
+use crate::verify;
 
 /// The engine's options: what the flags say, with `context_len` where they say nothing about it.
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
     EngineOptions {
         model: model.path.clone(),
-        device: args.device.device.clone().filter(|name| !name.trim().is_empty()),
+        device: args.device.device.clone(),
         validation: args.device.validation,
         cache_dir: folders::cache_dir(),
         context_len: args.ctx_size.or(context_len),
@@ -22,12 +26,16 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
         gpu_memory_bytes: args.gpu_memory,
         read_path: args.read_path,
         host_path: args.host_path,
+        skip_checks: args.unchecked,
         ..EngineOptions::default()
     }
 }
 
 /// Opens it.
 pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> Outcome<Engine> {
+    if args.check_source {
+        verify::check_source(model)?;
+    }
     let bar = Bar::bytes("opening");
     let opened = Engine::open(&options(args, model, context_len), &mut |progress| {
         bar.message(match progress.phase {
@@ -38,10 +46,16 @@ pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>)
     });
     bar.clear();
     let engine = opened.map_err(|error| {
+        let is_of_read_path = matches!(
+            error,
+            EngineError::Expert(ExpertError::Disk(DiskError::PathImpossible { .. }))
+                | EngineError::Disk(DiskError::PathImpossible { .. })
+        );
         let failure = Failure::from(error);
         // Only what is wrong with the model is about its file.
         match failure {
             Failure::Told { exit: Exit::Model, .. } => failure.about(model.shown()),
+            other if is_of_read_path => other.about("--read-path"),
             other => other,
         }
     })?;
@@ -57,9 +71,42 @@ fn device_line(engine: &Engine) -> String {
     format!("{} {}, {}, Vulkan {}: {}", info.index, info.title(), info.kind, info.api, info.choice)
 }
 
+/// Refuses a prompt that the context cannot hold; `what` is it called, and `ids` its tokens.
+pub(crate) fn check_room(engine: &Engine, session: &Session, what: &str, ids: &[TokenId]) -> Outcome {
+    let (context_len, context_max) = (session.context_len(), engine.config().context_len);
+    if ids.len() as u64 <= u64::from(context_len) {
+        return Ok(());
+    }
+    Err(too_long(what, ids.len() as u64, context_len, context_max))
+}
+
+/// The refusal of `needed` tokens in a context of `context_len`, of a model that has at most `context_max`.
+pub(crate) fn too_long(what: &str, needed: u64, context_len: u32, context_max: u32) -> Failure {
+    let remedy = if needed <= u64::from(context_max) {
+        format!("give --ctx-size {needed} or more, up to {context_max}")
+    } else {
+        format!("the model has at most {context_max}")
+    };
+    Failure::usage(format!("{what} of {needed} tokens does not fit the context of {context_len}: {remedy}"))
+}
+
+/// How a conversation that fills its context may go on.
+pub(crate) fn larger_context(engine: &Engine, session: &Session) -> String {
+    let context_max = engine.config().context_len;
+    match session.context_len() < context_max {
+        true => format!("a larger --ctx-size, up to {context_max}, holds more"),
+        false => format!("the model holds no more than {context_max} tokens"),
+    }
+}
+
 /// What the validation layer said, if anything: a fault of this program.
 pub(crate) fn check_validation(engine: &Engine) -> Outcome {
-    let messages = engine.gpu().validation_messages();
+    check_validation_of(engine.gpu())
+}
+
+/// The same of a device on which no engine runs.
+pub(crate) fn check_validation_of(gpu: &Gpu) -> Outcome {
+    let messages = gpu.validation_messages();
     if messages.is_empty() {
         return Ok(());
     }

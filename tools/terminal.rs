@@ -2,14 +2,31 @@
 //!
 //! In: text and counts. Out: lines on standard error; bars on a terminal only. A standard error that is closed is no fault.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// One line.
+/// One line, or several.
 pub(crate) fn note(text: &str) {
     // Where standard error cannot be written there is nobody to tell.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", escaped(text));
+}
+
+/// `text` with what would steer a terminal written out: a file's names may hold anything. Newlines and tabs stay.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown.into()
 }
 
 /// Whether standard error may be coloured.
@@ -59,7 +76,8 @@ impl Bar {
         if bar.length() != Some(total) {
             bar.set_length(total);
             bar.set_style(style(if total == 0 { UNCOUNTED } else { self.template }));
-            // What went before was other work, and says nothing of this one's speed.
+            // What went before was other work, or was done by another run, and says nothing of this one's speed.
+            bar.set_position(done);
             bar.reset_elapsed();
             bar.reset_eta();
         }
@@ -82,4 +100,16 @@ impl Drop for Bar {
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_written_out() {
+        assert_eq!(escaped("a\x1b]0;x\x07b\u{9b}1m\r"), "a\\u{1b}]0;x\\u{7}b\\u{9b}1m\\u{d}");
+        assert_eq!(escaped("right \u{202e}left"), "right \\u{202e}left");
+        assert_eq!(escaped("a\tb\nc é 日本"), "a\tb\nc é 日本");
+    }
 }

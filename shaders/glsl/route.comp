@@ -9,7 +9,8 @@
 //          expert_pool.glsl; report: what routes gets, from report_first, for the host.
 // Grid     one workgroup of one subgroup a token.
 // Needs    expert_count <= PER_LANE * SUBGROUP; is_resolved only with one token; of the device, any lane count.
-// Exact    p in f32; weights are summed in pick order.
+// Exact    p in f32; weights are summed in pick order. A NaN among a token's logits gives experts 0, 1, 2, ... with NaN
+//          weights, so that the fault shows in the output.
 //
 // With is_resolved, a pick without a slot sets the stop word to layer + 1: everything submitted behind does nothing, and
 // the host, which finds the picks in the report, reads what is missing and submits again from this layer's experts.
@@ -26,17 +27,23 @@ layout(set = 0, binding = 4, std430) writeonly buffer Tiles { uint tiles[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Pairs { uint pairs[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Report { uint report[]; };
 
+const uint NAN_BITS = 0x7fc00000u;
+
 void main() {
     uint token = gl_WorkGroupID.x;
     if (is_stopped() || token >= token_count()) { return; }
     uint lane = gl_LocalInvocationIndex;
 
     float chances[PER_LANE];
+    uint is_broken = 0u;
     [[unroll]] for (uint i = 0u; i < PER_LANE; i++) {
         uint expert = lane + i * SUBGROUP;
-        chances[i] = expert < push.expert_count
-            ? 1.0 / (1.0 + exp(-logits[token * push.expert_count + expert])) : -1.0;
+        float logit = expert < push.expert_count ? logits[token * push.expert_count + expert] : 0.0;
+        // By its bits: a driver may assume that arithmetic never meets a NaN.
+        if ((floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u) { is_broken = 1u; }
+        chances[i] = expert < push.expert_count ? 1.0 / (1.0 + exp(-logit)) : -1.0;
     }
+    is_broken = subgroupMax(is_broken);
 
     uint picks[EXPERTS_USED];
     float weights[EXPERTS_USED];
@@ -64,10 +71,10 @@ void main() {
     if (lane != 0u) { return; }
     uint at = token * 2u * EXPERTS_USED;
     [[unroll]] for (uint j = 0u; j < EXPERTS_USED; j++) {
-        // Logits that are all NaN give no pick; the last expert stands in, and the NaN, which is in the residual
-        // stream as well, is found at the logits.
-        uint pick = min(picks[j], push.expert_count - 1u);
-        uint weight = floatBitsToUint(weights[j] / total * push.weights_scale);
+        // With a NaN among the logits nobody can be picked: the first experts stand in, with NaN for their weights, which
+        // is found again at the output.
+        uint pick = is_broken != 0u ? j : picks[j];
+        uint weight = is_broken != 0u ? NAN_BITS : floatBitsToUint(weights[j] / total * push.weights_scale);
         routes[at + j] = pick;
         routes[at + EXPERTS_USED + j] = weight;
         report[push.report_first + at + j] = pick;

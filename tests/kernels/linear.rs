@@ -101,6 +101,27 @@ fn matmul_matches_its_twin() {
     }
 }
 
+/// Small weights have scales below 2^-14, which f16 holds as subnormals: a device that flushed them to zero would lose whole
+/// blocks without a word.
+#[test]
+fn subnormal_scales_count() {
+    let Some(device) = device() else { return };
+    for lanes in device.single_and_wide() {
+        let mut product = Product::new((8, 256, 2), false);
+        for block in product.matrix.chunks_exact_mut(5) {
+            // d = 513 * 2^-24, m = -1000 * 2^-24.
+            block[0] = 0x0201 | (0x83e8 << 16);
+        }
+        let got = product.run(lanes, (4, 1), false).unwrap();
+        let mut want = product.y.clone();
+        let (control, push) = (product.control(), product.push);
+        reference::matmul(&control, &push, false, &product.x, &product.matrix, &mut want);
+        let rows: Vec<_> = want.iter().zip(&product.y).filter(|(new, old)| new != old).collect();
+        assert!(rows.len() >= 16 && rows.iter().any(|(new, _)| new.abs() > 1e-4), "the twin sees the scales");
+        assert_close(&format!("subnormal scales, {lanes:?}"), &got, &want, TOLERANCE);
+    }
+}
+
 /// Streaming may cut a batch anywhere: what shares a tile with a token must not change its bits.
 #[test]
 fn a_token_does_not_depend_on_its_neighbours() {

@@ -22,7 +22,8 @@ pub(crate) fn nano_path() -> PathBuf {
 /// Opens the bundled model with validation on, unless `FLINT_RT_VALIDATION=0` says that there is no layer; `None` where there is no Vulkan device.
 pub(crate) fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
     let validation = std::env::var("FLINT_RT_VALIDATION").as_deref() != Ok("0");
-    let mut options = EngineOptions { model: nano_path(), validation, ..EngineOptions::default() };
+    let device = std::env::var("FLINT_RT_DEVICE").ok().filter(|name| !name.is_empty());
+    let mut options = EngineOptions { model: nano_path(), device, validation, ..EngineOptions::default() };
     change(&mut options);
     match Engine::open(&options, &mut |_| {}) {
         Ok(engine) => Some(engine),

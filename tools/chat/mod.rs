@@ -69,6 +69,10 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
                 "/quit" | "/bye" | "/exit" => break,
                 other => note(&format!("no command {other}: /help lists them")),
             },
+            Entry::Refused(why) => {
+                has_failed = true;
+                note(&format!("flint-rt: {why}"));
+            }
             Entry::Message(text) => match chat.turn(text) {
                 Ok(()) => {}
                 Err(Failure::Told { exit: Exit::Usage, text }) => {
@@ -137,9 +141,9 @@ impl Chat<'_> {
             Ok(reply) => reply,
             Err(EngineError::Model(ModelError::ContextFull { context_len })) => {
                 return Err(Failure::usage(format!(
-                    "the conversation of {} tokens no longer fits the context of {context_len}: /reset, or begin with a \
-                     larger --ctx-size",
-                    ids.len()
+                    "the conversation of {} tokens no longer fits the context of {context_len}: /reset; {}",
+                    ids.len(),
+                    open::larger_context(&self.engine, &self.session)
                 )));
             }
             Err(error) => return Err(error.into()),
@@ -150,8 +154,12 @@ impl Chat<'_> {
         self.total.add(&stats);
         self.last = Some(stats);
         match reply.finish {
+            Finish::Aborted if interrupt::is_terminating() => return Err(Failure::Interrupted),
             Finish::Aborted => note("stopped"),
-            Finish::ContextFull => note("the context is full: /reset, or begin with a larger --ctx-size"),
+            Finish::ContextFull => {
+                let more = open::larger_context(&self.engine, &self.session);
+                note(&format!("the context is full: /reset; {more}"));
+            }
             Finish::Length => note(&format!("ended at {} tokens (--predict)", self.args.predict)),
             Finish::Stop(_) => {}
         }

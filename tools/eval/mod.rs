@@ -10,6 +10,7 @@
 //!
 //! Numbers are printed so that they read back to the same bits.
 
+mod messages;
 mod prompt;
 mod watch;
 
@@ -69,6 +70,10 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
             "{needed} tokens are more than the model's context of {context_max}"
         )));
     };
+    if let Some(given) = args.engine.ctx_size.filter(|given| u64::from(*given) < needed) {
+        let what = if args.perplexity.is_some() { "the text" } else { "the prompt with --greedy" };
+        return Err(open::too_long(what, needed, given, context_max));
+    }
     let mut engine = open::engine(&args.engine, &model, Some(context_len))?;
     if args.perplexity.is_some() {
         let report = loss(&mut engine, &ids)?;

@@ -4,22 +4,14 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::engine::open::read_tokenizer;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::store::Source;
-use flint_rt::text::chat::{Message, Prompt};
+use flint_rt::text::chat::Prompt;
 use flint_rt::text::{Specials, Tokenizer};
-use serde::Deserialize;
 
+use super::messages;
 use crate::args::EvalArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::input::text_of_file;
 use crate::model::Found;
-
-/// A conversation in a file.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Conversation {
-    Request { messages: Vec<Message> },
-    List(Vec<Message>),
-}
 
 /// The ids, and the longest context of the model. No device is opened yet.
 pub(super) fn ids(args: &EvalArgs, model: &Found) -> Outcome<(Vec<TokenId>, u32)> {
@@ -31,11 +23,8 @@ pub(super) fn ids(args: &EvalArgs, model: &Found) -> Outcome<(Vec<TokenId>, u32)
         tokenizer.encode(text, Specials::Parse)
     } else if let Some(path) = &args.chat {
         let text = text_of_file(path)?;
-        let conversation = serde_json::from_str(&text).map_err(|error| {
-            let what = format!("{}: wanted {{\"messages\": [...]}} or a list of messages", path.display());
-            Failure::because(Exit::Usage, what, &error)
-        })?;
-        let (Conversation::Request { messages } | Conversation::List(messages)) = conversation;
+        let messages =
+            messages::parse(&text).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))?;
         tokenizer.encode_spans(&Prompt::new(&messages, args.think.into()).spans)?
     } else if let Some(path) = &args.perplexity {
         let text = text_of_file(path)?;

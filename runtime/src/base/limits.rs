@@ -37,9 +37,9 @@ pub const POOL_BUFFERS_MAX: u32 = 16;
 
 /// Reads in flight at once.
 ///
-/// The kernel cuts a 1.97 MB record into several device commands, so six of them saturate most drives; 64 leave room
-/// for drives that want a depth of 32 and for records of 30 KiB.
-pub const READS_IN_FLIGHT_MAX: u32 = 64;
+/// The kernel cuts a 1.97 MB record into several device commands, so six of them saturate most drives; 32 leave room for
+/// drives that want more and for records of 30 KiB. The staging ring has a buffer for each.
+pub const READS_IN_FLIGHT_MAX: u32 = 32;
 const _: () = assert!(READS_IN_FLIGHT_MAX.is_power_of_two(), "io_uring rounds up to one");
 
 /// Threads of the pread pool, which stands in where io_uring is not to be had.
@@ -48,8 +48,9 @@ pub const POOL_THREADS_MAX: usize = 16;
 /// Retries of a read that the drive failed.
 pub const READ_RETRIES_MAX: u32 = 2;
 
-/// Largest width of a vector. Flint's widest has 6,144.
-pub const WIDTH_MAX: u32 = 1 << 20;
+/// Largest width of a vector: a matrix of so many rows fits a grid of 65,535 workgroups whatever its tiles are, and the width
+/// is whole blocks of 32. Flint's widest has 6,144.
+pub const WIDTH_MAX: u32 = 65_504;
 
 /// Width of a head that the attention kernels have registers for. Flint's is 128.
 pub const HEAD_DIM_MAX: u32 = 256;
@@ -80,3 +81,6 @@ pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
 pub const PREFILL_CHUNK_MAX: u32 = 65_535;
+
+/// Commands of one submission. A token of a 49-layer model in two halves a layer is about 100.
+pub const COMMANDS_PER_SUBMIT_MAX: usize = 256;

@@ -6,6 +6,8 @@ pub mod ids;
 
 pub mod limits;
 
+pub mod mounts;
+
 #[allow(unsafe_code, reason = "island: owns mappings made by mmap or by a Vulkan driver")]
 pub mod region;
 

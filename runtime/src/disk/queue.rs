@@ -105,7 +105,7 @@ pub trait ReadQueue: Send {
     /// Appends the reads that ended to `done`. With `wait`, waits until at least one has, unless none is in flight.
     ///
     /// # Errors
-    /// [`DiskError::Stalled`] when none ended within [`READ_STALL_MAX`]; [`DiskError::CompletionsLost`] when the ring
+    /// [`DiskError::Stalled`] when none ended within [`READ_STALL_MAX`](crate::base::limits::READ_STALL_MAX); [`DiskError::CompletionsLost`] when the ring
     /// can no longer be relied on.
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError>;
 

@@ -153,6 +153,13 @@ impl SourceFile {
         &self.report
     }
 
+    /// What statx says about direct I/O on this file, bytes of alignment in memory and in the file; both are 0 where the file
+    /// system has none. `None` where kernel or file system does not say.
+    pub fn statx_align(&self) -> Option<(u32, u32)> {
+        let said = sys::direct_align(&self.buffered).unwrap_or(None)?;
+        Some((said.memory_bytes, said.offset_bytes))
+    }
+
     /// Reads exactly `target.len()` bytes at `offset_bytes`, through the page cache: for headers and single rows.
     /// Short answers are continued.
     ///

@@ -27,6 +27,8 @@ pub struct BudgetInput {
     pub prefill_chunk: u32,
     /// Splits of attention at decode.
     pub decode_splits: u32,
+    /// Pairs of a tile of experts.
+    pub tile_max: u32,
     /// Bytes of the dense weights.
     pub resident_bytes: u64,
     /// Bytes that a storage-buffer binding reaches.
@@ -68,6 +70,41 @@ pub struct MemoryPlan {
     pub prefill_chunk: u32,
     /// What the user should know.
     pub warnings: Vec<String>,
+}
+
+/// Workgroups along one axis of a grid on the smallest device.
+const GRID_MAX: u32 = 65_535;
+
+/// Refuses a context or a chunk that a single binding or grid of this device cannot hold, whatever memory there is.
+fn check_shape(config: &FlintConfig, input: &BudgetInput) -> Result<(), EngineError> {
+    let range = display_bytes(input.range_bytes);
+    let key_bytes = u64::from(config.kv_head_count) * u64::from(config.head_dim) * 2;
+    let context_max = input.range_bytes / key_bytes;
+    if u64::from(input.context_len) > context_max {
+        return Err(EngineError::OutOfRange {
+            what: "context size",
+            got: input.context_len.into(),
+            wanted: format!(
+                "at most {context_max}, so that a layer's keys fit a binding of {range} of this device"
+            ),
+        });
+    }
+
+    let used = u64::from(config.experts_used);
+    let widest = u64::from(config.embed_dim.max(config.expert_ffn_dim)) * used;
+    let attended = u64::from(config.head_count) * u64::from(config.head_dim + 2);
+    let token_bytes = 4 * widest.max(attended).max(u64::from(config.ffn_dim.max(config.expert_count)));
+    // Tiles: one more an expert than full ones.
+    let tiled = u64::from(GRID_MAX - config.expert_count) * u64::from(input.tile_max) / used;
+    let chunk_max = (input.range_bytes / token_bytes).min(tiled);
+    if u64::from(input.prefill_chunk) > chunk_max {
+        return Err(EngineError::OutOfRange {
+            what: "prefill chunk",
+            got: input.prefill_chunk.into(),
+            wanted: format!("at most {chunk_max} tokens on this device, whose bindings reach {range}"),
+        });
+    }
+    Ok(())
 }
 
 /// A plan that does not fit, with what it is made of.
@@ -115,6 +152,7 @@ impl MemoryPlan {
     /// # Errors
     /// When what was asked for cannot work, with the numbers.
     pub fn new(config: &FlintConfig, input: &BudgetInput) -> Result<Self, EngineError> {
+        check_shape(config, input)?;
         let moe_layers = config.layer_count - config.lead_layer_count;
         let expert_total = moe_layers * config.expert_count;
         let experts_a_token = moe_layers * config.experts_used;

@@ -97,7 +97,7 @@ impl Engine {
         observer: &mut dyn GenerateObserver,
     ) -> Result<Generated, EngineError> {
         let started = Instant::now();
-        let want = if options.sampler.options().is_greedy() { Want::Greedy } else { Want::Logits };
+        let want = if options.sampler.options().is_plain_argmax() { Want::Greedy } else { Want::Logits };
         let mut reply = Generated {
             ids: Vec::new(),
             finish: Finish::Length,
@@ -120,6 +120,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         reply.times.prompt = started.elapsed();
+        options.sampler.start_from(prompt);
 
         let first_token_at = Instant::now();
         let mut logits = Vec::new();

@@ -12,6 +12,10 @@ pub mod budget;
 
 pub mod open;
 
+pub mod survey;
+
+pub mod expectation;
+
 pub mod session;
 
 pub mod generate;
@@ -24,3 +28,4 @@ pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTim
 pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use session::Session;
+pub use survey::Survey;

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use crate::base::ids::{FileIndex, Span, TokenId};
-use crate::base::limits::PREFILL_CHUNK_MAX;
+use crate::base::limits::READS_IN_FLIGHT_MAX;
 use crate::disk::SourceFile;
-use crate::engine::budget::BudgetInput;
-use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
+use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
-use crate::expert::{StreamStats, Streamer, Transport, TransportOptions, TransportReport};
+use crate::expert::{
+    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport,
+};
 use crate::gguf::Gguf;
-use crate::gpu::{Gpu, GpuOptions};
+use crate::gpu::Gpu;
 use crate::kernels::{KernelShape, Pipelines, Tuning};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
@@ -18,15 +19,15 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind};
+use crate::store::{Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
-use crate::text::{Tokenizer, Vocabulary};
+use crate::text::{TextError, Tokenizer, Vocabulary};
 
 /// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
 const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
 
-/// Buffers of the staging ring: 32 records of Flint are 63 MB, six of them saturate most drives, the rest are being copied.
-const STAGING_BUFFERS: usize = 32;
+/// The tensor that stays on disk: a step reads one row of it a token.
+pub(super) const TOKEN_TABLE: &str = "token_embd.weight";
 
 /// What opening a model is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether what is read is compared with checksums.
+    pub is_checked: bool,
 }
 
 /// A model that is open.
@@ -69,11 +72,21 @@ pub struct Engine {
     chat_template: Option<String>,
 }
 
-/// The vocabulary that a GGUF holds.
+/// The kind of vocabulary, and the way in which text is split, that this tokenizer follows.
+const TOKENIZER_MODEL: (&str, &str) = ("tokenizer.ggml.model", "gpt2");
+const TOKENIZER_PRE: (&str, &str) = ("tokenizer.ggml.pre", "flint");
+
+/// The vocabulary that a GGUF holds. A file that does not say how text is split is taken for one split as Flint's.
 ///
 /// # Errors
-/// When a part is missing or they do not fit together.
+/// When it is of another kind, a part is missing or they do not fit together.
 pub fn read_tokenizer(gguf: &Gguf) -> Result<Tokenizer, EngineError> {
+    let found = [Some(gguf.metadata.str(TOKENIZER_MODEL.0)?), gguf.metadata.str_opt(TOKENIZER_PRE.0)?];
+    for ((key, wanted), found) in [TOKENIZER_MODEL, TOKENIZER_PRE].into_iter().zip(found) {
+        if let Some(found) = found.filter(|found| *found != wanted) {
+            return Err(TextError::OtherTokenizer { key, found: found.to_owned(), wanted }.into());
+        }
+    }
     let bytes = |key: &str| -> Result<Vec<Vec<u8>>, EngineError> {
         Ok(gguf.metadata.string_array(key)?.iter().map(<[u8]>::to_vec).collect())
     };
@@ -98,14 +111,20 @@ impl Engine {
         let config = FlintConfig::from_gguf(source.gguf())?;
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
-        let gpu = Gpu::open(&GpuOptions {
-            device: options.device.clone(),
-            validation: options.validation,
-            cache_dir: options.cache_dir.clone(),
-            storage_range_max: options.storage_range_max,
-        })?;
+        let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let plan = plan_memory(options, &source, &config, &gpu, tuning)?;
+        let mut plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
+            let (key, taken) = TOKENIZER_PRE;
+            plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
+        }
+
+        let is_checked = is_checked(options, source.kind());
+        // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
+        let table_check = is_checked.then(|| {
+            let source = source.clone();
+            std::thread::spawn(move || check_table(&source))
+        });
 
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
         let shape = KernelShape {
@@ -116,30 +135,21 @@ impl Engine {
         };
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
-        let files = source
-            .files()
-            .iter()
-            .map(|path| Ok(Arc::new(SourceFile::open(path)?)))
-            .collect::<Result<Vec<_>, EngineError>>()?;
-        let transport_options = TransportOptions {
-            read_path: options.read_path,
-            host_path: options.host_path,
-            span_bytes_max: span_bytes_max(&config),
-            buffer_count: STAGING_BUFFERS,
-            depth: crate::base::limits::READS_IN_FLIGHT_MAX,
-        };
-        let mut transport = Transport::open(&gpu, &files, &transport_options)?;
-        let paths = PathsChosen {
-            source: source.kind(),
-            transport: transport.report().clone(),
-            files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
-        };
+        let files = open_files(&source)?;
+        let mut transport = open_transport(options, &config, &gpu, &files)?;
+        if is_checked {
+            transport.check_against(source.clone());
+        }
+        let paths = paths_chosen(source.kind(), is_checked, &transport, &files);
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
             })?;
 
-        let table = token_table(&source)?;
+        if let Some(check) = table_check {
+            check.join().expect("invariant: the check returns its errors")?;
+        }
+        let table = token_table(&source);
         let FileIndex(file) = table.file;
         let embedding =
             Embedding::new(files[usize::from(file)].clone(), table, config.embed_dim, config.vocabulary);
@@ -208,7 +218,12 @@ impl Engine {
 
     /// Counters of the read queue since the engine was opened.
     pub fn read_counters(&self) -> crate::disk::ReadCounters {
-        self.model.streamer.transport_ref().counters()
+        self.model.streamer.transport().counters()
+    }
+
+    /// What was compared with checksums since the engine was opened.
+    pub fn check_stats(&self) -> CheckStats {
+        self.model.streamer.transport().check_stats()
     }
 
     /// Copies the logits of the last step that wanted them.
@@ -222,62 +237,72 @@ impl Engine {
     }
 }
 
-fn token_table(source: &Source) -> Result<Span, EngineError> {
-    Ok(source.tensor_span("token_embd.weight").expect("invariant: the config was checked"))
+/// Whether what is read is compared with checksums: a store has them, a GGUF has none.
+pub(super) fn is_checked(options: &EngineOptions, source: SourceKind) -> bool {
+    !options.skip_checks && source == SourceKind::Store
+}
+
+/// Compares the token table with its checksum.
+fn check_table(source: &Source) -> Result<(), EngineError> {
+    if is_tensor_whole(source, TOKEN_TABLE)? {
+        return Ok(());
+    }
+    let span = token_table(source);
+    Err(EngineError::Expert(ExpertError::Damaged {
+        what: format!("tensor {TOKEN_TABLE}"),
+        path: source.files()[usize::from(span.file.0)].clone(),
+        offset_bytes: span.offset_bytes,
+        len_bytes: span.len_bytes,
+    }))
+}
+
+fn token_table(source: &Source) -> Span {
+    source.tensor_span(TOKEN_TABLE).expect("invariant: the config was checked")
+}
+
+/// The files of a source, each with what was found out about it.
+pub(super) fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, EngineError> {
+    source.files().iter().map(|path| Ok(Arc::new(SourceFile::open(path)?))).collect()
+}
+
+/// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
+pub(super) fn open_transport(
+    options: &EngineOptions,
+    config: &FlintConfig,
+    gpu: &Gpu,
+    files: &[Arc<SourceFile>],
+) -> Result<Transport, EngineError> {
+    let transport_options = TransportOptions {
+        read_path: options.read_path,
+        host_path: options.host_path,
+        span_bytes_max: span_bytes_max(config),
+        buffer_count: READS_IN_FLIGHT_MAX as usize,
+        depth: READS_IN_FLIGHT_MAX,
+    };
+    #[cfg(feature = "simulation")]
+    if let Some((seed, faults)) = &options.simulation {
+        return Ok(Transport::open_simulated(gpu, files, &transport_options, *seed, faults)?);
+    }
+    Ok(Transport::open(gpu, files, &transport_options)?)
+}
+
+/// What was chosen on the way.
+pub(super) fn paths_chosen(
+    source: SourceKind,
+    is_checked: bool,
+    transport: &Transport,
+    files: &[Arc<SourceFile>],
+) -> PathsChosen {
+    PathsChosen {
+        source,
+        transport: transport.report().clone(),
+        files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+        is_checked,
+    }
 }
 
 /// The longest span of one read: a whole record, and a good size for dense weights.
-fn span_bytes_max(config: &FlintConfig) -> u32 {
+pub(super) fn span_bytes_max(config: &FlintConfig) -> u32 {
     u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN))
         .expect("invariant: a record is below 4 GiB")
-}
-
-/// Free bytes of the device's largest heap of its own.
-fn device_bytes_free(gpu: &Gpu) -> u64 {
-    let heaps = gpu.memory_budget();
-    heaps.iter().filter(|heap| heap.is_device_local).map(|heap| heap.free_bytes()).max().unwrap_or(0)
-}
-
-fn plan_memory(
-    options: &EngineOptions,
-    source: &Source,
-    config: &FlintConfig,
-    gpu: &Gpu,
-    tuning: Tuning,
-) -> Result<MemoryPlan, EngineError> {
-    let in_range = |what, got: Option<u32>, default: u32, max: u32| -> Result<u32, EngineError> {
-        let value = got.unwrap_or(default.min(max));
-        if value == 0 || value > max {
-            let wanted = format!("from 1 to {max}");
-            return Err(EngineError::OutOfRange { what, got: value.into(), wanted });
-        }
-        Ok(value)
-    };
-    let context_len = in_range("context size", options.context_len, CONTEXT_LEN_DEFAULT, config.context_len)?;
-    let prefill_chunk =
-        in_range("prefill chunk", options.prefill_chunk, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX)?
-            .min(context_len);
-    let table_bytes = token_table(source)?.len_bytes;
-    let dense_bytes: u64 = source
-        .gguf()
-        .tensors
-        .iter()
-        .filter(|tensor| !tensor.name.ends_with("_exps.weight"))
-        .map(|tensor| tensor.len_bytes)
-        .sum();
-    MemoryPlan::new(
-        config,
-        &BudgetInput {
-            free_bytes: device_bytes_free(gpu),
-            allowed_bytes: options.gpu_memory_bytes,
-            pool_slots: options.pool_slots,
-            context_len,
-            prefill_chunk,
-            decode_splits: tuning.decode_splits,
-            resident_bytes: dense_bytes - table_bytes,
-            range_bytes: gpu.info().limits.largest_binding(),
-            staging_bytes: u64::from(span_bytes_max(config)) * STAGING_BUFFERS as u64,
-            token_table_bytes: table_bytes,
-        },
-    )
 }

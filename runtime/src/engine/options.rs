@@ -26,10 +26,15 @@ pub struct EngineOptions {
     pub gpu_memory_bytes: Option<u64>,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
     pub storage_range_max: Option<u64>,
+    /// A disk simulated over the model's files: a seed, and the faults that it decides.
+    #[cfg(feature = "simulation")]
+    pub simulation: Option<(u64, crate::disk::Faults)>,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.
     pub host_path: Option<HostPath>,
+    /// Leaves out the comparison of what is read with a store's checksums. A GGUF in place has none.
+    pub skip_checks: bool,
 }
 
 /// Default of [`EngineOptions::context_len`].

@@ -24,6 +24,12 @@ pub enum ExpertError {
         /// What its probe met.
         reason: String,
     },
+    /// The kernel cannot pin the memory that the driver gave.
+    #[error("direct reads do not reach this memory: {reason}")]
+    NotPinned {
+        /// What the kernel said.
+        reason: String,
+    },
     /// No path works.
     #[error("no way from the drive to the device works here: {reasons}")]
     NoHostPath {
@@ -39,6 +45,22 @@ pub enum ExpertError {
         path: std::path::PathBuf,
         /// The path that was probed.
         host_path: HostPath,
+    },
+    /// Bytes of a store are not those that were put there, also when they are read again.
+    #[error(
+        "{path}: {what} ({len_bytes} B at byte {offset_bytes}) is damaged: its checksum is another; run `flint-rt verify` on \
+         the store, with --repair and the GGUF to mend it",
+        path = path.display()
+    )]
+    Damaged {
+        /// The expert or the tensor.
+        what: String,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Where in it.
+        offset_bytes: u64,
+        /// How long.
+        len_bytes: u64,
     },
     /// The pool would need more buffers than a kernel can bind.
     #[error(
@@ -57,4 +79,25 @@ pub enum ExpertError {
         /// Slots that would fit.
         slots_max: u32,
     },
+}
+
+impl ExpertError {
+    /// Whether the bytes on the drive are at fault: then the store is to be verified.
+    pub fn is_data_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Disk(error) => error.is_data_damage(),
+            _ => false,
+        }
+    }
+
+    /// Whether another host path may do better: the fault is of this path's memory, not of a file or the device.
+    pub fn is_of_host_path(&self) -> bool {
+        match self {
+            Self::NotPinned { .. } | Self::ProbeMismatch { .. } => true,
+            Self::Gpu(error) => !error.is_device_lost(),
+            Self::Disk(error) => matches!(error, DiskError::Memory(_)),
+            _ => false,
+        }
+    }
 }

@@ -4,8 +4,10 @@
 //! - In: the router's picks, layer by layer.
 //! - Out: waves: which slots hold the picks, all of them loaded by work already submitted.
 //! - Invariants: deciding ([`slot`], [`policy`], [`pool`], [`plan`]) is pure: no disk, no device, no clock, so equal
-//!   input gives equal plans. An expert is in at most one slot; a slot in use is never a victim. Doing ([`staging`],
-//!   [`transport`], [`streamer`]) is bounded: by the ring, by the queue's depth, by the wave.
+//!   input gives equal plans. An expert is in at most one slot, and a slot of a wave is
+//!   no victim of that wave; of the wave before it may be, as copies run behind what was submitted earlier. Doing ([`staging`],
+//!   [`transport`], [`streamer`]) is bounded: by the ring, by the queue's depth, by the wave. What a store has a checksum
+//!   of is compared with it ([`check`]) before the device sees it.
 
 pub mod slot;
 
@@ -15,6 +17,8 @@ pub mod pool;
 
 pub mod plan;
 
+pub mod check;
+
 pub mod staging;
 
 pub mod transport;
@@ -23,6 +27,7 @@ pub mod streamer;
 
 mod error;
 
+pub use check::{Check, CheckStats};
 pub use error::ExpertError;
 pub use staging::{HostPath, Staging};
 pub use streamer::{SlotMemory, StreamStats, Streamer};

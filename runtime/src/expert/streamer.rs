@@ -4,8 +4,9 @@
 //! - In: a layer and the experts that it picked.
 //! - Out: the same experts with their slots, all loaded or being loaded by work that is already submitted: what is submitted
 //!   after it finds them there.
-//! - Invariants: device table and [`Pool`] say the same between two calls. A slot is overwritten only by copies submitted
-//!   after everything that reads it, on one queue, behind a barrier. After a failed load the slot is empty in both tables.
+//! - Invariants: between two calls the device's table lists what the [`Pool`] has, and after a failed load perhaps some of its
+//!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies submitted after everything
+//!   that reads it and after its old entry is gone, on one queue, behind a barrier.
 
 use std::sync::Arc;
 
@@ -16,9 +17,14 @@ use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::Pool;
-use crate::expert::{ExpertError, Move, Transport};
+use crate::expert::{Check, ExpertError, Move, Transport};
 use crate::gpu::{Buffer, Gpu, Placement};
 use crate::store::Source;
+
+const _: () = assert!(
+    POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
+    "the pool may spread over exactly the buffers that kernels bind"
+);
 
 /// What the streamer has done since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,7 +98,6 @@ impl SlotMemory {
 
 /// Plans carried out.
 pub struct Streamer {
-    gpu: Gpu,
     source: Arc<Source>,
     transport: Transport,
     pool: Pool,
@@ -100,6 +105,9 @@ pub struct Streamer {
     table: Buffer,
     lead_layer_count: u32,
     expert_count: u32,
+    /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
+    /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
+    unlisted: Vec<ExpertKey>,
     stats: StreamStats,
 }
 
@@ -126,7 +134,6 @@ impl Streamer {
         let commands = recorder.finish()?;
         gpu.wait(gpu.submit(&[&commands])?)?;
         Ok(Self {
-            gpu: gpu.clone(),
             source,
             transport,
             pool: Pool::new(slots, Policy::Lru),
@@ -134,6 +141,7 @@ impl Streamer {
             table,
             lead_layer_count,
             expert_count,
+            unlisted: Vec::new(),
             stats: StreamStats::default(),
         })
     }
@@ -153,13 +161,8 @@ impl Streamer {
         &self.pool
     }
 
-    /// The transport, for other loads than experts.
-    pub fn transport(&mut self) -> &mut Transport {
-        &mut self.transport
-    }
-
     /// What the transport chose.
-    pub fn transport_ref(&self) -> &Transport {
+    pub fn transport(&self) -> &Transport {
         &self.transport
     }
 
@@ -213,6 +216,8 @@ impl Streamer {
                 span: pieces[i].span,
                 target: buffer.clone(),
                 target_offset_bytes: slot_offset_bytes + pieces[i].record_offset_bytes,
+                // A checksum is of a whole record; a GGUF, where records lie in pieces, has none anyway.
+                check: (pieces.len() == 1).then_some(Check::Record(load.key)),
             })
         });
         let entry_offset_bytes = |key: ExpertKey| {
@@ -220,32 +225,31 @@ impl Streamer {
             u64::from(moe_layer * self.expert_count + key.expert.0) * 4
         };
         let table = &self.table;
-        let loaded = self.transport.run(&mut moves, &mut |recorder| {
-            for load in loads {
-                if let Some(victim) = load.victim {
+        self.unlisted.extend(loads.iter().filter_map(|load| load.victim));
+        let unlisted = &self.unlisted;
+        let loaded = self.transport.run(
+            &mut moves,
+            &mut |recorder| {
+                for &victim in unlisted {
                     recorder.update(table, entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
                 }
-                recorder.update(table, entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
-            }
-        });
-        let evictions = loads.iter().filter(|load| load.victim.is_some()).count() as u64;
-        self.stats.evictions += evictions;
+            },
+            &mut |recorder| {
+                for load in loads {
+                    recorder.update(table, entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
+                }
+            },
+        );
+        self.stats.evictions += loads.iter().filter(|load| load.victim.is_some()).count() as u64;
         match loaded {
             Ok(_) => {
+                self.unlisted.clear();
                 loads.iter().for_each(|load| self.pool.loaded(load.slot));
                 self.stats.read_bytes += loads.len() as u64 * self.memory.record_bytes;
                 Ok(())
             }
             Err(error) => {
                 loads.iter().for_each(|load| self.pool.load_failed(load.slot));
-                // Slots of victims may be half overwritten: the device must not find them either. If this fails as well,
-                // the device is gone and nothing will run on it again.
-                let mut recorder = self.gpu.recorder()?;
-                for victim in loads.iter().filter_map(|load| load.victim) {
-                    recorder.update(&self.table, entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
-                }
-                let commands = recorder.finish()?;
-                self.gpu.wait(self.gpu.submit(&[&commands])?)?;
                 Err(error)
             }
         }

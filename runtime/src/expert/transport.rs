@@ -4,20 +4,24 @@
 //! - Owns: the read queue and the staging ring.
 //! - In: moves, each a span of a file and a place in a device buffer.
 //! - Out: a [`Ticket`] after which all of them have arrived.
-//! - Invariants: a read is never in flight without its buffer being owned by the queue; after an error every buffer is back
-//!   in the ring, so the next call starts clean.
+//! - Invariants: a read is never in flight without its buffer being owned by the queue. After an error the reads under way
+//!   are waited for and their buffers are back in the ring; where even that fails, the next call takes them back first, and
+//!   no read is ever taken for another. Bytes whose checksum is known are compared with it where the drive put them, before
+//!   a copy of them is recorded.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::ids::Span;
-use crate::base::region::HostBuffer;
+use crate::base::ids::{FileIndex, Span};
+use crate::base::region::{HostBuffer, HostRegion};
 use crate::disk::{
     self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile,
 };
+use crate::expert::check::{Check, CheckStats, Checker, Verdict};
 use crate::expert::{ExpertError, HostPath, Staging};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
+use crate::store::Source;
 
 /// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
@@ -31,6 +35,8 @@ pub struct Move {
     pub target: Buffer,
     /// Where in it.
     pub target_offset_bytes: u64,
+    /// What the bytes are, so that they can be checked; `None` leaves them unchecked.
+    pub check: Option<Check>,
 }
 
 /// What the caller wants of a transport.
@@ -59,12 +65,24 @@ pub struct TransportReport {
     pub passed_over: Vec<String>,
 }
 
+/// A move whose read has begun.
+struct UnderWay {
+    item: Move,
+    /// Whether the read was begun again, after its bytes were found wrong.
+    is_second_read: bool,
+    /// Its bytes, while they wait for those before them: a tensor's parts are checked in their order.
+    waiting: Option<(HostBuffer, Range<usize>)>,
+}
+
 struct Landed {
     range: Range<usize>,
     buffer: HostBuffer,
     target: Buffer,
     target_offset_bytes: u64,
 }
+
+/// Makes a read queue over the ring's memory.
+type OpenQueue<'a> = dyn FnMut(&[HostRegion]) -> Result<(Box<dyn ReadQueue>, ReadPathReport), DiskError> + 'a;
 
 /// Disk to device.
 pub struct Transport {
@@ -74,6 +92,15 @@ pub struct Transport {
     span_bytes_max: u32,
     report: TransportReport,
     completions: Vec<Completion>,
+    /// The moves under way, by tag from `tag_first` on; `None` once the bytes have landed.
+    under_way: VecDeque<Option<UnderWay>>,
+    /// Tags are never used twice, so a read that outlived an error cannot be taken for a later one.
+    tag_first: u64,
+    tag_next: u64,
+    /// Reads that have ended and are not yet copied.
+    landed: Vec<Landed>,
+    landed_bytes: u64,
+    checker: Checker,
     /// Submitted copies, kept until the device has run them.
     retired: VecDeque<(Ticket, Commands)>,
 }
@@ -82,11 +109,23 @@ impl Transport {
     /// Opens the read queue over `files` and the ring, choosing the first host path whose probe succeeds.
     ///
     /// # Errors
-    /// When a path that was asked for does not work, or none does.
+    /// When a path that was asked for does not work, or none does; what is wrong with a file is said as it is.
     pub fn open(
         gpu: &Gpu,
         files: &[Arc<SourceFile>],
         options: &TransportOptions,
+    ) -> Result<Self, ExpertError> {
+        Self::open_with(gpu, files, options, &mut |regions| {
+            disk::open_queue(files.to_vec(), regions, options.read_path, options.depth)
+        })
+    }
+
+    /// As [`Self::open`], with the read queue that `open_queue` makes over the ring's memory.
+    fn open_with(
+        gpu: &Gpu,
+        files: &[Arc<SourceFile>],
+        options: &TransportOptions,
+        open_queue: &mut OpenQueue<'_>,
     ) -> Result<Self, ExpertError> {
         let candidates = match &options.host_path {
             Some(path) => std::slice::from_ref(path),
@@ -94,16 +133,15 @@ impl Transport {
         };
         let mut passed_over = Vec::new();
         for &path in candidates {
-            match Self::open_by(gpu, files, options, path) {
+            match Self::open_by(gpu, files, options, path, open_queue) {
                 Ok(mut transport) => {
                     transport.report.passed_over = passed_over;
                     return Ok(transport);
                 }
+                Err(error) if !error.is_of_host_path() => return Err(error),
                 Err(error) if options.host_path.is_some() => {
                     return Err(ExpertError::HostPath { path, reason: error.to_string() });
                 }
-                // A device that is lost, or a damaged file, is not a reason to try another path.
-                Err(ExpertError::Gpu(error)) if error.is_device_lost() => return Err(error.into()),
                 Err(error) => passed_over.push(format!("{path}: {error}")),
             }
         }
@@ -115,6 +153,7 @@ impl Transport {
         files: &[Arc<SourceFile>],
         options: &TransportOptions,
         path: HostPath,
+        open_queue: &mut OpenQueue<'_>,
     ) -> Result<Self, ExpertError> {
         let buffer_bytes = disk::buffer_bytes_for(files, options.span_bytes_max);
         let mut staging = Staging::new(gpu, path, buffer_bytes, options.buffer_count)?;
@@ -122,10 +161,10 @@ impl Transport {
         if let Some(mut buffer) = staging.take(gpu)? {
             let probed = files[0].probe_into(&mut buffer);
             staging.give_back(buffer);
-            probed?;
+            probed.map_err(|error| ExpertError::NotPinned { reason: error.to_string() })?;
         }
         let regions = [staging.region().clone()];
-        let (queue, read) = disk::open_queue(files.to_vec(), &regions, options.read_path, options.depth)?;
+        let (queue, read) = open_queue(&regions)?;
         let mut transport = Self {
             gpu: gpu.clone(),
             queue,
@@ -133,6 +172,12 @@ impl Transport {
             span_bytes_max: options.span_bytes_max,
             report: TransportReport { read, host_path: path, passed_over: Vec::new() },
             completions: Vec::new(),
+            under_way: VecDeque::new(),
+            tag_first: 0,
+            tag_next: 0,
+            landed: Vec::new(),
+            landed_bytes: 0,
+            checker: Checker::default(),
             retired: VecDeque::new(),
         };
         transport.probe(&files[0])?;
@@ -145,9 +190,9 @@ impl Transport {
         let mut wanted = vec![0_u8; usize::try_from(len_bytes).expect("invariant: at most 4096")];
         file.read_exact_at(0, &mut wanted)?;
         let target = self.gpu.buffer("probe", len_bytes.max(4), Placement::Readback)?;
-        let span = Span { file: crate::base::ids::FileIndex(0), offset_bytes: 0, len_bytes };
-        let moves = [Move { span, target: target.clone(), target_offset_bytes: 0 }];
-        let ticket = self.run(&mut moves.into_iter(), &mut |_| {})?;
+        let span = Span { file: FileIndex(0), offset_bytes: 0, len_bytes };
+        let moves = [Move { span, target: target.clone(), target_offset_bytes: 0, check: None }];
+        let ticket = self.run(&mut moves.into_iter(), &mut |_| {}, &mut |_| {})?;
         self.gpu.wait(ticket)?;
         let mut got = vec![0_u8; wanted.len()];
         target.read(0, &mut got);
@@ -172,121 +217,200 @@ impl Transport {
         self.queue.counters()
     }
 
-    /// Carries out all moves; `finish` records what must follow the last copy, in the same submission.
+    /// From now on compares what moves bring with the checksums of `source`, of whose files this transport reads. A GGUF in
+    /// place has none.
+    pub fn check_against(&mut self, source: Arc<Source>) {
+        self.checker = Checker::new(source);
+    }
+
+    /// What was checked since then.
+    pub fn check_stats(&self) -> CheckStats {
+        self.checker.stats()
+    }
+
+    /// Carries out all moves. `begin` records what must stand in front of the first copy, `finish` what must follow the last,
+    /// in the same submissions as these.
     ///
     /// Returns when the last copy is submitted: the ticket tells when it is done.
     ///
     /// # Errors
-    /// The first that a read or the device reports. What was not read is not copied, `finish` is not called, and targets
-    /// of finished reads may have been written.
+    /// The first that a read or the device reports, or [`ExpertError::Damaged`]. What was not read, or is not what it should
+    /// be, is not copied and `finish` is not called; `begin` and some of the copies may have been submitted.
     pub fn run(
         &mut self,
         moves: &mut dyn Iterator<Item = Move>,
+        begin: &mut dyn FnMut(&mut Recorder),
         finish: &mut dyn FnMut(&mut Recorder),
     ) -> Result<Ticket, ExpertError> {
-        let mut under_way: VecDeque<Option<(Buffer, u64)>> = VecDeque::new();
-        let mut tag_first = 0_u64;
-        let mut tag_next = 0_u64;
-        let mut landed: Vec<Landed> = Vec::new();
-        let mut landed_bytes = 0_u64;
+        self.take_back()?;
+        let outcome = self.carry(moves, begin, finish);
+        if outcome.is_err() {
+            // The first error is the one to report.
+            let _ = self.take_back();
+        }
+        outcome
+    }
+
+    fn carry(
+        &mut self,
+        moves: &mut dyn Iterator<Item = Move>,
+        begin: &mut dyn FnMut(&mut Recorder),
+        finish: &mut dyn FnMut(&mut Recorder),
+    ) -> Result<Ticket, ExpertError> {
+        let mut begin = Some(begin);
         let mut next = moves.next();
         loop {
-            // As many reads as buffers and depth allow.
             while let Some(item) = next.take() {
-                assert!(
-                    item.span.len_bytes <= u64::from(self.span_bytes_max),
-                    "a move is longer than the ring's buffers"
-                );
-                if self.queue.in_flight() == self.queue.depth() {
-                    next = Some(item);
-                    break;
+                match self.start(item)? {
+                    None => next = moves.next(),
+                    Some(item) => {
+                        next = Some(item);
+                        break;
+                    }
                 }
-                let Some(buffer) = self.staging.take(&self.gpu)? else {
-                    next = Some(item);
-                    break;
-                };
-                let read = Read {
-                    file: item.span.file,
-                    offset_bytes: item.span.offset_bytes,
-                    len_bytes: u32::try_from(item.span.len_bytes).expect("invariant: asserted above"),
-                    buffer,
-                    tag: tag_next,
-                };
-                let pushed = self.queue.push(read);
-                assert!(pushed.is_ok(), "a queue below its depth takes a read");
-                under_way.push_back(Some((item.target, item.target_offset_bytes)));
-                tag_next += 1;
-                next = moves.next();
             }
-
-            let is_last = next.is_none() && self.queue.in_flight() == 0;
-            if is_last {
-                return self.submit(&mut landed, finish);
+            let is_idle = self.queue.in_flight() == 0;
+            if is_idle && next.is_none() {
+                return self.submit(begin.take(), Some(finish));
             }
-            if landed_bytes >= COPY_BATCH_BYTES || (self.queue.in_flight() == 0 && !landed.is_empty()) {
-                self.submit(&mut landed, &mut |_| {})?;
-                landed_bytes = 0;
-                continue;
-            }
-            if self.queue.in_flight() == 0 {
+            if self.landed_bytes >= COPY_BATCH_BYTES || (is_idle && !self.landed.is_empty()) {
+                self.submit(begin.take(), None)?;
+            } else if is_idle {
                 self.staging.wait_for_one(&self.gpu)?;
-                continue;
-            }
-
-            let mut completions = std::mem::take(&mut self.completions);
-            let polled = self.queue.poll(true, &mut completions);
-            let mut failure = polled.err();
-            for completion in completions.drain(..) {
-                let index =
-                    usize::try_from(completion.tag - tag_first).expect("invariant: few are under way");
-                let (target, target_offset_bytes) =
-                    under_way[index].take().expect("invariant: a read completes once");
-                match completion.result {
-                    Ok(range) => {
-                        landed_bytes += range.len() as u64;
-                        landed.push(Landed { range, buffer: completion.buffer, target, target_offset_bytes });
-                    }
-                    Err(error) => {
-                        self.staging.give_back(completion.buffer);
-                        failure.get_or_insert(error);
-                    }
-                }
-            }
-            self.completions = completions;
-            while matches!(under_way.front(), Some(None)) {
-                under_way.pop_front();
-                tag_first += 1;
-            }
-            if let Some(error) = failure {
-                self.drain(&mut landed);
-                return Err(error.into());
+            } else {
+                self.collect()?;
             }
         }
+    }
+
+    /// Starts the read of one move, or gives it back where no buffer or no place in the queue is free.
+    fn start(&mut self, item: Move) -> Result<Option<Move>, ExpertError> {
+        assert!(
+            item.span.len_bytes <= u64::from(self.span_bytes_max),
+            "a move is longer than the ring's buffers"
+        );
+        if self.queue.in_flight() == self.queue.depth() {
+            return Ok(Some(item));
+        }
+        let Some(buffer) = self.staging.take(&self.gpu)? else { return Ok(Some(item)) };
+        self.push(&item, self.tag_next, buffer);
+        self.under_way.push_back(Some(UnderWay { item, is_second_read: false, waiting: None }));
+        self.tag_next += 1;
+        Ok(None)
+    }
+
+    fn push(&mut self, item: &Move, tag: u64, buffer: HostBuffer) {
+        let pushed = self.queue.push(Read {
+            file: item.span.file,
+            offset_bytes: item.span.offset_bytes,
+            len_bytes: u32::try_from(item.span.len_bytes).expect("invariant: asserted when it started"),
+            buffer,
+            tag,
+        });
+        assert!(pushed.is_ok(), "a queue below its depth takes a read");
+    }
+
+    /// Waits for reads to end and takes in what they brought.
+    fn collect(&mut self) -> Result<(), ExpertError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut failure = self.queue.poll(true, &mut completions).err().map(ExpertError::from);
+        for Completion { tag, buffer, result } in completions.drain(..) {
+            // Tags before `tag_first` are of a call that has failed: nobody waits for them.
+            let index = tag.checked_sub(self.tag_first).and_then(|index| usize::try_from(index).ok());
+            let index = index.filter(|&index| matches!(self.under_way.get(index), Some(Some(_))));
+            match (result, index) {
+                (Ok(range), Some(index)) if failure.is_none() => {
+                    failure = self.arrive(index, buffer, range).err();
+                }
+                (Ok(_), _) => self.staging.give_back(buffer),
+                (Err(error), _) => {
+                    self.staging.give_back(buffer);
+                    failure.get_or_insert(error.into());
+                }
+            }
+        }
+        self.completions = completions;
+        match failure {
+            None => self.settle(),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Takes the bytes of one read: checks them, and has them read again once where they are wrong.
+    fn arrive(&mut self, index: usize, buffer: HostBuffer, range: Range<usize>) -> Result<(), ExpertError> {
+        let slot = &mut self.under_way[index];
+        let UnderWay { item, is_second_read, .. } = slot.take().expect("invariant: a read ends once");
+        if item.check.as_ref().is_some_and(Check::is_in_order) {
+            *slot = Some(UnderWay { item, is_second_read, waiting: Some((buffer, range)) });
+            return Ok(());
+        }
+        let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
+        match (verdict, is_second_read) {
+            (Verdict::Right, _) => self.land(item, buffer, range),
+            (Verdict::Wrong, false) => {
+                // The drive, or the way from it, may have been wrong this once.
+                self.checker.note_second_read();
+                self.push(&item, self.tag_first + index as u64, buffer);
+                self.under_way[index] = Some(UnderWay { item, is_second_read: true, waiting: None });
+            }
+            (Verdict::Wrong, true) => {
+                self.staging.give_back(buffer);
+                return Err(self.checker.damaged(&item));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the front what has landed, and what waits there for its turn to be checked.
+    fn settle(&mut self) -> Result<(), ExpertError> {
+        while let Some(front) = self.under_way.front_mut() {
+            if let Some(under_way) = front {
+                let Some((buffer, range)) = under_way.waiting.take() else { break };
+                let item = front.take().expect("invariant: looked at above").item;
+                let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
+                if verdict == Verdict::Wrong {
+                    self.staging.give_back(buffer);
+                    return Err(self.checker.damaged(&item));
+                }
+                self.land(item, buffer, range);
+            }
+            self.under_way.pop_front();
+            self.tag_first += 1;
+        }
+        Ok(())
+    }
+
+    fn land(&mut self, item: Move, buffer: HostBuffer, range: Range<usize>) {
+        let Move { target, target_offset_bytes, .. } = item;
+        self.landed_bytes += range.len() as u64;
+        self.landed.push(Landed { range, buffer, target, target_offset_bytes });
     }
 
     /// Records and submits the copies of what has landed.
     fn submit(
         &mut self,
-        landed: &mut Vec<Landed>,
-        finish: &mut dyn FnMut(&mut Recorder),
+        begin: Option<&mut dyn FnMut(&mut Recorder)>,
+        finish: Option<&mut dyn FnMut(&mut Recorder)>,
     ) -> Result<Ticket, ExpertError> {
         let mut recorder = self.gpu.recorder()?;
-        for item in landed.iter() {
-            let (source, offset_bytes) = self.staging.land(&item.buffer, &item.range);
-            recorder.copy(
-                source,
-                offset_bytes,
-                &item.target,
-                item.target_offset_bytes,
-                item.range.len() as u64,
-            );
+        if let Some(begin) = begin {
+            begin(&mut recorder);
         }
-        finish(&mut recorder);
+        for item in &self.landed {
+            let (source, offset_bytes) = self.staging.land(&item.buffer, &item.range);
+            let len_bytes = item.range.len() as u64;
+            recorder.copy(source, offset_bytes, &item.target, item.target_offset_bytes, len_bytes);
+        }
+        if let Some(finish) = finish {
+            recorder.barrier();
+            finish(&mut recorder);
+        }
         let commands = recorder.finish()?;
         let ticket = self.gpu.submit(&[&commands])?;
-        for item in landed.drain(..) {
+        for item in self.landed.drain(..) {
             self.staging.release(ticket, item.buffer);
         }
+        self.landed_bytes = 0;
         self.retired.push_back((ticket, commands));
         while let Some((oldest, _)) = self.retired.front() {
             if !self.gpu.is_done(*oldest)? {
@@ -297,21 +421,56 @@ impl Transport {
         Ok(ticket)
     }
 
-    /// After an error: waits for every read in flight and puts all buffers back.
-    fn drain(&mut self, landed: &mut Vec<Landed>) {
-        for item in landed.drain(..) {
-            self.staging.give_back(item.buffer);
-        }
-        let mut completions = Vec::new();
+    /// Puts back whatever a failed call has left: reads still under way, buffers that were never copied.
+    fn take_back(&mut self) -> Result<(), ExpertError> {
+        self.landed.drain(..).for_each(|item| self.staging.give_back(item.buffer));
+        self.landed_bytes = 0;
+        self.checker.forget();
+        let waiting = self.under_way.drain(..).flatten().filter_map(|under_way| under_way.waiting);
+        waiting.for_each(|(buffer, _)| self.staging.give_back(buffer));
+        self.tag_first = self.tag_next;
         while self.queue.in_flight() > 0 {
-            // The first error is the one to report; a queue that cannot even be polled keeps its buffers.
-            let polled: Result<(), DiskError> = self.queue.poll(true, &mut completions);
-            for completion in completions.drain(..) {
-                self.staging.give_back(completion.buffer);
-            }
-            if polled.is_err() {
-                return;
-            }
+            let mut completions = Vec::new();
+            let polled = self.queue.poll(true, &mut completions);
+            completions.into_iter().for_each(|completion| self.staging.give_back(completion.buffer));
+            polled?;
         }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "simulation")]
+impl Transport {
+    /// Puts `wrap` around the read queue, to have tests damage what it gives.
+    #[must_use]
+    pub fn wrap_queue(self, wrap: impl FnOnce(Box<dyn ReadQueue>) -> Box<dyn ReadQueue>) -> Self {
+        Self { queue: wrap(self.queue), ..self }
+    }
+
+    /// Over a simulated disk: the bytes of `files`, with the faults that `seed` decides.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_simulated(
+        gpu: &Gpu,
+        files: &[Arc<SourceFile>],
+        options: &TransportOptions,
+        seed: u64,
+        faults: &disk::Faults,
+    ) -> Result<Self, ExpertError> {
+        Self::open_with(gpu, files, options, &mut |_| {
+            let simulated = files.iter().map(|file| disk::SimulatedFile::real(file.clone())).collect();
+            let queue = disk::SimulatedQueue::new(seed, simulated, *faults, options.depth);
+            let report = ReadPathReport {
+                path: ReadPath::Pool,
+                depth: options.depth,
+                threads: 0,
+                registered_bytes: 0,
+                has_registered_files: false,
+                files: Vec::new(),
+                lost: vec![format!("everything: this is a simulated disk of seed {seed}")],
+            };
+            Ok((Box::new(queue), report))
+        })
     }
 }

@@ -10,8 +10,9 @@
 //! appears whole, by rename; no driver sees bytes whose sha256 does not fit.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -137,7 +138,11 @@ fn load(path: &Path, info: &DeviceInfo) -> (CacheState, Vec<u8>) {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    // A pipe that lies there would otherwise be waited for, without end.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -221,5 +226,21 @@ mod tests {
         assert!(unframe(&file, &other).is_err());
         other = DeviceInfo { device_id: info.device_id + 1, ..info };
         assert!(unframe(&file, &other).is_err());
+    }
+
+    #[test]
+    #[expect(clippy::print_stderr, reason = "a test that could not run says so")]
+    fn a_pipe_in_its_place_is_passed_over_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED a_pipe_in_its_place_is_passed_over_and_not_waited_for, no mkfifo");
+            return;
+        }
+        let info = device(0, "a GPU", DeviceKind::Discrete, &[]);
+        let (state, blob) = load(&path, &info);
+        assert!(matches!(&state, CacheState::Ignored(reason) if reason.contains("regular")), "{state:?}");
+        assert!(blob.is_empty(), "nothing was read");
     }
 }

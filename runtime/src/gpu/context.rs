@@ -24,9 +24,10 @@ use super::pipeline::Pipeline;
 use super::placement::{HeapUse, Placement};
 use super::recorder::Recorder;
 use super::tape::Tapes;
-use super::timeline::{COMMANDS_PER_SUBMIT_MAX, Ticket, Timeline};
+use super::timeline::{Ticket, Timeline};
 use super::timestamps::Timestamps;
 use super::{import, mapped, probe};
+use crate::base::limits::COMMANDS_PER_SUBMIT_MAX;
 use crate::base::region::HostRegion;
 
 /// What the objects of one device share.

@@ -178,8 +178,8 @@ pub(super) fn sort_key(info: &DeviceInfo) -> (DeviceKind, u32, u32, String, Stri
     (info.kind, info.vendor_id, info.device_id, info.name.clone(), info.driver.clone(), info.device_uuid)
 }
 
-/// Which of `devices` (in our order) to open, and why. A number below their count is an index, anything else part of a
-/// name, in any case.
+/// Which of `devices` (in our order) to open, and why. Digits alone are an index, anything else is part of a name,
+/// in any case.
 ///
 /// # Errors
 /// [`GpuError::NoDevice`], [`GpuError::InvalidChoice`], or [`GpuError::FeatureMissing`] for the wanted or the only device.
@@ -202,11 +202,13 @@ pub(super) fn choose(
 }
 
 fn find(devices: &[DeviceInfo], wanted: &str) -> Result<usize, GpuError> {
-    if let Some(index) = wanted.trim().parse::<usize>().ok().filter(|&index| index < devices.len()) {
+    let part = wanted.trim().to_lowercase();
+    // A number that is no index must not fall on a device whose name happens to hold its digits.
+    let is_index = part.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(index) = part.parse::<usize>().ok().filter(|&index| is_index && index < devices.len()) {
         return Ok(index);
     }
-    let part = wanted.trim().to_lowercase();
-    let is_named = |info: &DeviceInfo| !part.is_empty() && info.name.to_lowercase().contains(&part);
+    let is_named = |info: &DeviceInfo| !is_index && info.name.to_lowercase().contains(&part);
     // One GPU may have two drivers: the one that can run the kernels is meant.
     let usable = devices.iter().position(|info| is_named(info) && info.missing.is_empty());
     usable.or_else(|| devices.iter().position(is_named)).ok_or_else(|| GpuError::InvalidChoice {
@@ -290,8 +292,8 @@ pub(super) mod tests {
         ];
         assert_eq!(choose(&devices, Some("LLVMpipe")).unwrap().0, 1);
         assert_eq!(choose(&devices, Some("1")).unwrap().0, 1);
-        assert_eq!(choose(&devices, Some("4090")).unwrap().0, 0, "no such index, so part of a name");
-        for wrong in ["2", "radeon", "", " ", "-1"] {
+        assert_eq!(choose(&devices, Some("RTX 4090")).unwrap().0, 0);
+        for wrong in ["2", "4090", "15", "+1", "radeon", "", " ", "-1"] {
             let error = choose(&devices, Some(wrong)).unwrap_err();
             assert!(
                 error.to_string().contains("0 NVIDIA GeForce RTX 4090; 1 llvmpipe"),

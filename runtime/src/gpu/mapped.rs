@@ -5,7 +5,7 @@
 //! same bytes.
 //!
 //! Invariants: the memory is system memory where there is a choice, since `O_DIRECT` into a device's window fails with
-//! EFAULT; both views begin at a multiple of [`MAPPED_ALIGNMENT`]; either view keeps the memory alive.
+//! EFAULT; both views begin at a multiple of the page size; either view keeps the memory alive.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,11 +17,8 @@ use super::context::Shared;
 use super::error::{GpuError, describe};
 use super::memory::Counted;
 use super::placement::Placement;
-use crate::base::region::HostRegion;
+use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::align_up;
-
-/// What the host's address is a multiple of: enough for `O_DIRECT` on any drive with sectors up to a page.
-const MAPPED_ALIGNMENT: u64 = 4096;
 
 /// One mapped allocation.
 pub(super) struct MappedMemory {
@@ -43,7 +40,8 @@ impl Drop for MappedMemory {
 pub(super) fn mapped_region(shared: &Arc<Shared>, len_bytes: u64) -> Result<(HostRegion, Buffer), GpuError> {
     const NAME: &str = "mapped region";
     let device = &shared.device;
-    let len_bytes = align_up(len_bytes, MAPPED_ALIGNMENT);
+    let page = page_bytes() as u64;
+    let len_bytes = align_up(len_bytes, page);
     let raw = create_raw(device, NAME, len_bytes, None)?;
     // SAFETY: `raw` was just made from this device.
     let requirements = unsafe { device.raw.get_buffer_memory_requirements(raw) };
@@ -51,7 +49,7 @@ pub(super) fn mapped_region(shared: &Arc<Shared>, len_bytes: u64) -> Result<(Hos
     let mut inner = BufferInner::new(Arc::clone(shared), raw, NAME, len_bytes, Backing::Allocated(None));
 
     // A driver promises 64-byte alignment of its mappings only, so a page more is taken and skipped into.
-    let allocation_bytes = align_up(requirements.size.max(len_bytes), MAPPED_ALIGNMENT) + MAPPED_ALIGNMENT;
+    let allocation_bytes = align_up(requirements.size.max(len_bytes), page) + page;
     let (memory, type_index) = allocate(shared, requirements.memory_type_bits, allocation_bytes)?;
     let counted = shared.memory.count(type_index, allocation_bytes);
     let memory = Arc::new(MappedMemory { shared: Arc::clone(shared), memory, counted });
@@ -65,7 +63,7 @@ pub(super) fn mapped_region(shared: &Arc<Shared>, len_bytes: u64) -> Result<(Hos
     })?;
 
     let address = u64::try_from(base.as_ptr().addr()).expect("invariant: addresses have at most 64 bits");
-    let skip_bytes = align_up(address, MAPPED_ALIGNMENT) - address;
+    let skip_bytes = align_up(address, page) - address;
     if !skip_bytes.is_multiple_of(requirements.alignment) {
         return Err(GpuError::MapRefused {
             len_bytes,

@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
-use super::{Binder, Pipelines, assert_holds};
+use super::{Binder, assert_holds};
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
 /// What a layer's attention looks like.
@@ -24,11 +24,20 @@ pub struct AttentionShape {
     pub epsilon: f32,
 }
 
+impl AttentionShape {
+    /// Values of all query heads, and of all KV heads.
+    fn dims(&self) -> (u64, u64) {
+        let dim = |heads: u32| u64::from(heads) * u64::from(self.head_dim);
+        (dim(self.head_count), dim(self.kv_head_count))
+    }
+}
+
 /// Normalises and rotates q and k, writes k and v to the cache as f16.
 pub struct Rope {
     pipeline: Pipeline,
     bindings: Bindings,
     push: RopePush,
+    tokens_max: u32,
 }
 
 /// The buffers of [`Rope`].
@@ -57,9 +66,14 @@ impl Rope {
     /// # Errors
     /// When the driver has no descriptors left.
     pub fn new(on: &Binder<'_>, buffers: &RopeBuffers<'_>, shape: &AttentionShape) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         let cache_words =
             u64::from(shape.ring_rows) * u64::from(shape.kv_head_count) * u64::from(shape.head_dim) / 2;
+        let (q_dim, kv_dim) = shape.dims();
+        on.assert_rows("rope", "q", buffers.q, q_dim);
+        on.assert_rows("rope", "k", buffers.k, kv_dim);
+        on.assert_rows("rope", "v", buffers.v, kv_dim);
+        on.assert_rows("rope", "angles", buffers.angles, u64::from(shape.head_dim));
         assert_holds("rope", "k_cache", buffers.k_cache, cache_words);
         assert_holds("rope", "v_cache", buffers.v_cache, cache_words);
         let pipeline = pipelines.rope.clone();
@@ -85,12 +99,13 @@ impl Rope {
             ring_rows: shape.ring_rows,
             epsilon: shape.epsilon,
         };
-        Ok(Self { pipeline, bindings, push })
+        let tokens_max = tokens_max.min(shape.ring_rows);
+        Ok(Self { pipeline, bindings, push, tokens_max })
     }
 
     /// Records it for `tokens` tokens.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        assert!(tokens <= self.push.ring_rows, "rope: {tokens} tokens in a ring of {}", self.push.ring_rows);
+        assert!(tokens <= self.tokens_max, "rope: {tokens} tokens of {}", self.tokens_max);
         let heads = self.push.head_count + 2 * self.push.kv_head_count;
         recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [heads, tokens, 1]);
     }
@@ -104,6 +119,7 @@ pub struct Attention {
     merge_bindings: Bindings,
     shape: AttentionShape,
     decode_splits: u32,
+    tokens_max: u32,
 }
 
 impl Attention {
@@ -117,12 +133,18 @@ impl Attention {
         [q, k_cache, v_cache, partial, sinks, target]: [&Buffer; 6],
         shape: &AttentionShape,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         let compiled = pipelines.shape;
         assert!(
             compiled.head_dim == shape.head_dim && compiled.group * shape.kv_head_count == shape.head_count,
             "attention: kernels are made for another shape"
         );
+        let (q_dim, _) = shape.dims();
+        let splits = pipelines.tuning.decode_splits;
+        on.assert_rows("attention", "q", q, q_dim);
+        on.assert_rows("attention", "target", target, q_dim);
+        let words = Self::partial_words(splits, shape.head_count, shape.head_dim, tokens_max);
+        assert_holds("attention", "partial", partial, words);
         assert_holds("attention", "sinks", sinks, u64::from(shape.head_count));
         let attend = pipelines.attention.clone();
         let merge = pipelines.attention_merge.clone();
@@ -132,19 +154,18 @@ impl Attention {
         )?;
         let merge_bindings =
             gpu.bind(&merge, &[&[control.view()], &[partial.view()], &[sinks.view()], &[target.view()]])?;
-        let decode_splits = pipelines.tuning.decode_splits;
-        Ok(Self { attend, merge, attend_bindings, merge_bindings, shape: *shape, decode_splits })
+        let shape = *shape;
+        Ok(Self { attend, merge, attend_bindings, merge_bindings, shape, decode_splits: splits, tokens_max })
     }
 
-    /// Words of `partial` for `tokens_max` tokens.
-    pub fn partial_words(pipelines: &Pipelines, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
-        u64::from(tokens_max.max(pipelines.tuning.decode_splits))
-            * u64::from(head_count)
-            * u64::from(head_dim + 2)
+    /// Words of `partial` for `tokens_max` tokens: one token is cut into `decode_splits`, many are not cut.
+    pub fn partial_words(decode_splits: u32, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
+        u64::from(tokens_max.max(decode_splits)) * u64::from(head_count) * u64::from(head_dim + 2)
     }
 
     /// Records both dispatches for `tokens` tokens; one token is split over the keys, many are not.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.tokens_max, "attention: {tokens} tokens of {}", self.tokens_max);
         let shape = &self.shape;
         let splits = if tokens == 1 { self.decode_splits } else { 1 };
         let push = AttentionPush {

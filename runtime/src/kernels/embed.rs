@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::EmbedPush;
 
-use super::{Binder, assert_holds};
+use super::Binder;
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
 /// `x[t] = rows[row_index[t]]`.
@@ -24,11 +24,11 @@ impl Embed {
         row_index: &Buffer,
         x: &Buffer,
         embed_dim: u32,
-        tokens_max: u32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
-        assert_holds("embed", "row_index", row_index, u64::from(tokens_max));
-        assert_holds("embed", "x", x, u64::from(tokens_max) * u64::from(embed_dim));
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
+        on.assert_rows("embed", "row_index", row_index, 1);
+        on.assert_rows("embed", "x", x, u64::from(embed_dim));
+        on.assert_rows("embed", "rows", rows, u64::from(embed_dim));
         let pipeline = pipelines.embed.clone();
         let bindings =
             gpu.bind(&pipeline, &[&[control.view()], &[rows.view()], &[row_index.view()], &[x.view()]])?;

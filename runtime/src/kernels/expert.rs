@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{ExpertDownPush, ExpertGateUpPush, POOL_BUFFERS, TILE_WORDS};
 
-use super::{Binder, assert_holds, groups};
+use super::{Binder, groups};
 use crate::gpu::{Bindings, Buffer, BufferView, GpuError, Pipeline, Recorder};
 
 /// The pool's memory as kernels see it.
@@ -64,7 +64,11 @@ impl ExpertGateUp {
         expert_ffn_dim: u32,
         embed_dim: u32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, .. } = *on;
+        let used = u64::from(pipelines.shape.experts_used);
+        on.assert_rows("expert_gate_up", "x", x, u64::from(embed_dim));
+        on.assert_rows("expert_gate_up", "h", h, used * u64::from(expert_ffn_dim));
+        on.assert_rows("expert_gate_up", "pairs", &tiles.pairs, used);
         let one = pipelines.expert_gate_up_one.clone();
         let bindings = gpu.bind(
             &one,
@@ -87,7 +91,6 @@ impl ExpertGateUp {
             gate_word: 0,
             up_word: ExpertPool::words(pool.gate_bytes),
         };
-        assert_holds("expert_gate_up", "h", h, u64::from(expert_ffn_dim));
         Ok(Self {
             one,
             many: pipelines.expert_gate_up_many.clone(),
@@ -147,7 +150,11 @@ impl ExpertDown {
         expert_ffn_dim: u32,
         embed_dim: u32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, .. } = *on;
+        let used = u64::from(pipelines.shape.experts_used);
+        on.assert_rows("expert_down", "h", h, used * u64::from(expert_ffn_dim));
+        on.assert_rows("expert_down", "y", y, used * u64::from(embed_dim));
+        on.assert_rows("expert_down", "pairs", &tiles.pairs, used);
         let one = pipelines.expert_down_one.clone();
         let bindings = gpu.bind(
             &one,
@@ -168,7 +175,6 @@ impl ExpertDown {
             slots_per_buffer: pool.slots_per_buffer,
             down_word: ExpertPool::words(2 * pool.gate_bytes),
         };
-        assert_holds("expert_down", "y", y, u64::from(embed_dim));
         Ok(Self {
             one,
             many: pipelines.expert_down_many.clone(),

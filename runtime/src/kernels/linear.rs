@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{GateUpPush, MatmulPush};
 
-use super::{Binder, assert_holds, groups};
+use super::{Binder, groups};
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
 /// Some rows of a matrix in a buffer of their own.
@@ -42,6 +42,7 @@ pub struct Matmul {
     rows_one: u32,
     rows_many: u32,
     tokens_many: u32,
+    tokens_max: u32,
 }
 
 impl Matmul {
@@ -56,12 +57,14 @@ impl Matmul {
         y: &Buffer,
         is_added: bool,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         let (one, many) = if is_added {
             (&pipelines.matmul_one_add, &pipelines.matmul_many_add)
         } else {
             (&pipelines.matmul_one, &pipelines.matmul_many)
         };
+        on.assert_rows("matmul", "x", x, u64::from(matrix.column_count));
+        on.assert_rows("matmul", "y", y, u64::from(matrix.row_count));
         let pieces = matrix
             .pieces
             .iter()
@@ -88,6 +91,7 @@ impl Matmul {
             rows_one: tuning.rows_one,
             rows_many: tuning.rows_many,
             tokens_many: tuning.tokens_many,
+            tokens_max,
         })
     }
 
@@ -102,6 +106,7 @@ impl Matmul {
     }
 
     fn record_with(&self, recorder: &mut Recorder, tokens: u32, push: MatmulPush) {
+        assert!(tokens <= self.tokens_max, "matmul: {tokens} tokens of {}", self.tokens_max);
         let (pipeline, rows, per_tile) = if tokens == 1 {
             (&self.one, self.rows_one, 1)
         } else {
@@ -124,16 +129,15 @@ pub struct GateUp {
     rows_one: u32,
     rows_many: u32,
     tokens_many: u32,
+    tokens_max: u32,
 }
 
 impl GateUp {
     /// `x` f32 `[*, columns]`, `h` f32 `[*, rows]`.
     ///
     /// # Errors
-    /// When the driver has no descriptors left.
-    ///
-    /// # Panics
-    /// When the matrices differ in shape or are cut into pieces: Flint's largest is 7.9 MB, far below any binding's limit.
+    /// [`GpuError::OverLimit`] when a matrix had to be cut into pieces: Flint's largest is 7.9 MB, and the smallest limit known
+    /// 128 MiB. When the driver has no descriptors left.
     pub fn new(
         on: &Binder<'_>,
         x: &Buffer,
@@ -141,13 +145,21 @@ impl GateUp {
         up: &Matrix,
         h: &Buffer,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         assert!(
             gate.row_count == up.row_count && gate.column_count == up.column_count,
             "gate and up differ in shape"
         );
-        assert!(gate.pieces.len() == 1 && up.pieces.len() == 1, "gate or up is cut into pieces");
-        assert_holds("gate_up", "h", h, u64::from(gate.row_count));
+        if gate.pieces.len() != 1 || up.pieces.len() != 1 {
+            return Err(GpuError::OverLimit {
+                what: "gate and up matrix of a feed-forward network".to_owned(),
+                wanted: u64::from(gate.row_count) * u64::from(gate.column_count) / 32 * 20,
+                limit_name: "maxStorageBufferRange",
+                limit: gpu.info().limits.largest_binding(),
+            });
+        }
+        on.assert_rows("gate_up", "x", x, u64::from(gate.column_count));
+        on.assert_rows("gate_up", "h", h, u64::from(gate.row_count));
         let one = &pipelines.gate_up_one;
         let (gate_blocks, up_blocks) = (&gate.pieces[0].blocks, &up.pieces[0].blocks);
         let bindings = gpu.bind(
@@ -163,11 +175,13 @@ impl GateUp {
             rows_one: tuning.rows_one.div_ceil(2),
             rows_many: tuning.rows_many / 2,
             tokens_many: tuning.tokens_many,
+            tokens_max,
         })
     }
 
     /// Records it for the step's `tokens` tokens.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.tokens_max, "gate_up: {tokens} tokens of {}", self.tokens_max);
         let (pipeline, rows, per_tile) = if tokens == 1 {
             (&self.one, self.rows_one, 1)
         } else {

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - nothing here reads or writes bytes of a buffer on the host, or decides which expert is where;
-//! - a wrapper never dispatches past what `new` checked: token counts are asserted against `tokens_max`.
+//! - a wrapper never dispatches past what `new` checked: token counts are asserted against [`Binder::tokens_max`].
 
 pub mod attention;
 
@@ -49,6 +49,16 @@ pub struct Binder<'a> {
     pub pipelines: &'a Pipelines,
     /// u32 `[8]`: stop flag, token count, position (`flint_shaders::layout`).
     pub control: &'a Buffer,
+    /// The most tokens, or rows, that will be recorded: every buffer must hold as many.
+    pub tokens_max: u32,
+}
+
+impl Binder<'_> {
+    /// Asserts that `buffer` holds `words` 32-bit values for each of `tokens_max` tokens: a shape that the caller stated wrongly
+    /// is our fault, not the user's.
+    fn assert_rows(&self, kernel: &str, what: &str, buffer: &Buffer, words: u64) {
+        assert_holds(kernel, what, buffer, u64::from(self.tokens_max) * words);
+    }
 }
 
 /// Workgroups that cover `count` items, `per_group` each.
@@ -56,8 +66,7 @@ fn groups(count: u32, per_group: u32) -> u32 {
     count.div_ceil(per_group)
 }
 
-/// Asserts that `buffer` holds `count` 32-bit values: a shape that the caller stated wrongly is our fault, not the
-/// user's.
+/// Asserts that `buffer` holds `count` 32-bit values.
 fn assert_holds(kernel: &str, what: &str, buffer: &Buffer, count: u64) {
     assert!(
         buffer.len_bytes() >= count * 4,

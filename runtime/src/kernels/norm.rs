@@ -27,7 +27,7 @@ impl RmsNorm {
         dim: u32,
         epsilon: f32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, .. } = *on;
         assert_holds("rms_norm", "weight", weight, u64::from(dim));
         let pipeline = pipelines.rms_norm.clone();
         let bindings =

@@ -12,6 +12,7 @@ pub struct Router {
     bindings: Bindings,
     push: RouterPush,
     rows: u32,
+    tokens_max: u32,
 }
 
 impl Router {
@@ -26,18 +27,21 @@ impl Router {
         logits: &Buffer,
         embed_dim: u32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         let expert_count = pipelines.shape.expert_count;
+        on.assert_rows("router", "x", x, u64::from(embed_dim));
+        on.assert_rows("router", "logits", logits, u64::from(expert_count));
         assert_holds("router", "weight", weight, u64::from(expert_count) * u64::from(embed_dim));
         let pipeline = pipelines.router.clone();
         let bindings =
             gpu.bind(&pipeline, &[&[control.view()], &[x.view()], &[weight.view()], &[logits.view()]])?;
         let push = RouterPush { row_count: expert_count, column_count: embed_dim };
-        Ok(Self { pipeline, bindings, push, rows: pipelines.tuning.rows_one })
+        Ok(Self { pipeline, bindings, push, rows: pipelines.tuning.rows_one, tokens_max })
     }
 
     /// Records it for `tokens` tokens.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.tokens_max, "router: {tokens} tokens of {}", self.tokens_max);
         let grid = [groups(self.push.row_count, self.rows), tokens, 1];
         recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), grid);
     }
@@ -48,6 +52,7 @@ pub struct Route {
     pipeline: Pipeline,
     bindings: Bindings,
     push: RoutePush,
+    tokens_max: u32,
 }
 
 /// The buffers of [`Route`] beside its tiles.
@@ -76,9 +81,14 @@ impl Route {
         report_first: u32,
         weights_scale: f32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
         let expert_count = pipelines.shape.expert_count;
         let table_first = moe_layer * expert_count;
+        let route_words = 2 * u64::from(pipelines.shape.experts_used);
+        on.assert_rows("route", "logits", buffers.logits, u64::from(expert_count));
+        on.assert_rows("route", "routes", buffers.routes, route_words);
+        on.assert_rows("route", "report", buffers.report, route_words);
+        assert_holds("route", "report", buffers.report, u64::from(report_first) + route_words);
         assert_holds("route", "table", buffers.table, u64::from(table_first + expert_count));
         let pipeline = pipelines.route.clone();
         let bindings = gpu.bind(
@@ -101,7 +111,7 @@ impl Route {
             is_resolved: 0,
             weights_scale,
         };
-        Ok(Self { pipeline, bindings, push })
+        Ok(Self { pipeline, bindings, push, tokens_max })
     }
 
     /// Records it for one token, whose picks are looked up in the table.
@@ -112,6 +122,7 @@ impl Route {
 
     /// Records it for `tokens` tokens, whose picks the host resolves; the report is written from word 0 on.
     pub fn record_unresolved(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.tokens_max, "route: {tokens} tokens of {}", self.tokens_max);
         let push = RoutePush { report_first: 0, ..self.push };
         recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [tokens, 1, 1]);
     }

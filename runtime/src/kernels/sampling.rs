@@ -15,6 +15,7 @@ pub struct Argmax {
     last: Pipeline,
     bindings: Bindings,
     push: ArgmaxPush,
+    rows_max: u32,
 }
 
 impl Argmax {
@@ -34,17 +35,20 @@ impl Argmax {
         result: &Buffer,
         column_count: u32,
     ) -> Result<Self, GpuError> {
-        let Binder { gpu, pipelines, control } = *on;
-        assert_holds("argmax", "source", source, u64::from(column_count));
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
+        on.assert_rows("argmax", "source", source, u64::from(column_count));
+        on.assert_rows("argmax", "result", result, 1);
+        assert_holds("argmax", "partial", partial, Self::partial_words(tokens_max));
         let parts = pipelines.argmax_parts.clone();
         let bindings =
             gpu.bind(&parts, &[&[control.view()], &[source.view()], &[partial.view()], &[result.view()]])?;
         let push = ArgmaxPush { column_count, parts: PARTS };
-        Ok(Self { parts, last: pipelines.argmax_final.clone(), bindings, push })
+        Ok(Self { parts, last: pipelines.argmax_final.clone(), bindings, push, rows_max: tokens_max })
     }
 
     /// Records both passes for `rows` rows.
     pub fn record(&self, recorder: &mut Recorder, rows: u32) {
+        assert!(rows <= self.rows_max, "argmax: {rows} rows of {}", self.rows_max);
         recorder.dispatch(&self.parts, &self.bindings, self.push.bytes(), [PARTS, rows, 1]);
         recorder.barrier();
         recorder.dispatch(&self.last, &self.bindings, self.push.bytes(), [1, rows, 1]);

@@ -11,6 +11,7 @@
 use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
+use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
 use crate::gpu::Commands;
 use crate::model::sequence::Sequence;
 use crate::model::{LayerRoutes, Model, ModelError, Want};
@@ -42,7 +43,7 @@ impl Model {
         let greedy = match want {
             // The head ran in any case; its result is looked at only when it was asked for.
             Want::Nothing => None,
-            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0)?),
+            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0, 0)?),
         };
         sequence.position += 1;
         Ok(StepOutput { greedy })
@@ -55,13 +56,16 @@ impl Model {
         want: Want,
     ) -> Result<(), ModelError> {
         let lead = self.config.lead_layer_count;
+        let used = self.config.experts_used as usize;
         let segment_count = commands.segments.len();
         // Layers whose picks were counted; the next to count is `lead + counted`.
         let mut counted = 0;
         let mut from = 0;
         let mut resumed_at: Option<u32> = None;
         while from < segment_count {
-            let to = segment_count.min(from + sequence.run_ahead);
+            // Beside the segments a submission holds up to three commands.
+            let run_ahead = sequence.run_ahead.min(COMMANDS_PER_SUBMIT_MAX - 3);
+            let to = segment_count.min(from + run_ahead);
             let mut batch: Vec<&Commands> = Vec::with_capacity(to - from + 3);
             if let Some(moe_layer) = resumed_at {
                 batch.push(&commands.resume[moe_layer as usize]);
@@ -83,7 +87,7 @@ impl Model {
             let complete = routed.min(self.config.layer_count - lead);
             while counted < complete {
                 let picks = self.picks_of_one(counted);
-                self.streamer.touch(LayerIndex(lead + counted), &picks);
+                self.streamer.touch(LayerIndex(lead + counted), &picks[..used]);
                 counted += 1;
             }
             match stopped_at {
@@ -97,8 +101,8 @@ impl Model {
                         resumed_at.is_none_or(|at| at < moe_layer),
                         "a loaded expert is not in the device's table"
                     );
-                    let mut experts: Vec<_> =
-                        self.picks_of_one(moe_layer).into_iter().map(ExpertIndex).collect();
+                    let picks = self.picks_of_one(moe_layer);
+                    let mut experts: Vec<_> = picks[..used].iter().copied().map(ExpertIndex).collect();
                     self.streamer.load_wave(LayerIndex(lead + moe_layer), &mut experts)?;
                     assert!(experts.is_empty(), "a pool holds at least one token's picks of a layer");
                     counted = moe_layer + 1;
@@ -112,20 +116,25 @@ impl Model {
         Ok(())
     }
 
-    /// The picks of expert layer `moe_layer` of a single token, best first.
-    fn picks_of_one(&self, moe_layer: u32) -> Vec<u32> {
+    /// The picks of expert layer `moe_layer` of a single token, best first: the first `experts_used` of what is returned.
+    fn picks_of_one(&self, moe_layer: u32) -> [u32; EXPERTS_USED_MAX as usize] {
         let used = self.config.experts_used as usize;
-        let mut picks = vec![0_u32; used];
-        self.scratch.route_report.read(u64::from(moe_layer) * used as u64 * 8, &mut picks);
+        let mut picks = [0_u32; EXPERTS_USED_MAX as usize];
+        self.scratch.route_report.read(u64::from(moe_layer) * used as u64 * 8, &mut picks[..used]);
         picks
     }
 
-    /// The greedy token of row `row`, checked.
-    pub(super) fn read_greedy(&self, sequence: &mut Sequence, row: u32) -> Result<TokenId, ModelError> {
+    /// The greedy token of row `row` of the report, which belongs to token `index` of the step; checked.
+    pub(super) fn read_greedy(
+        &self,
+        sequence: &mut Sequence,
+        row: u32,
+        index: u32,
+    ) -> Result<TokenId, ModelError> {
         let mut token = [0_u32];
         self.scratch.argmax_report.read(u64::from(row) * 4, &mut token);
         if token[0] == NO_SLOT {
-            let position = sequence.position;
+            let position = sequence.position + index;
             sequence.rewind(0);
             return Err(ModelError::NotFinite { position });
         }

@@ -53,7 +53,7 @@ impl Layer {
     /// When the driver has no descriptors left.
     pub fn new(model: &Model, index: u32, cache: &LayerCache) -> Result<Self, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
-        let on = Binder { gpu: &model.gpu, pipelines: &model.pipelines, control: &scratch.control };
+        let on = model.binder(scratch.tokens_max);
         let weights = &model.weights.layers[index as usize];
         let kind = config.layers[index as usize];
         let shape = AttentionShape {

@@ -37,7 +37,7 @@ pub use error::ModelError;
 
 use crate::expert::Streamer;
 use crate::gpu::Gpu;
-use crate::kernels::Pipelines;
+use crate::kernels::{Binder, Pipelines};
 use embedding::Embedding;
 use hparams::FlintConfig;
 use scratch::Scratch;
@@ -59,6 +59,13 @@ pub struct Model {
     pub scratch: Scratch,
     /// The experts.
     pub streamer: Streamer,
+}
+
+impl Model {
+    /// What kernels are bound with, for up to `tokens_max` tokens or rows.
+    fn binder(&self, tokens_max: u32) -> Binder<'_> {
+        Binder { gpu: &self.gpu, pipelines: &self.pipelines, control: &self.scratch.control, tokens_max }
+    }
 }
 
 /// What a step is to give beside the new KV rows.

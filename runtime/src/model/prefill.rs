@@ -7,7 +7,7 @@
 //! A chunk of one token takes the decode path.
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
-use crate::gpu::{Commands, Ticket};
+use crate::gpu::{Commands, Recorder, Ticket};
 use crate::model::decode::StepOutput;
 use crate::model::grouping::{Groups, tile_count};
 use crate::model::scratch::LOGIT_ROWS;
@@ -16,7 +16,7 @@ use crate::model::{LayerRoutes, Model, ModelError, Want};
 
 /// Who watches a chunk.
 pub trait PrefillObserver {
-    /// Called after each layer; `true` gives the chunk up.
+    /// Asked before each chunk, and within it before the experts of each layer; `true` gives the chunk up.
     fn should_stop(&mut self) -> bool {
         false
     }
@@ -59,6 +59,7 @@ impl Model {
             return self.prefill_one(sequence, *token, want, observer);
         }
         let count = u32::try_from(tokens.len()).expect("invariant: asserted above");
+        let has_watched_logits = observer.wants_logits();
         sequence.write_inputs(self, tokens)?;
         let mut step = Step { in_flight: Vec::new() };
         let mut recorder = self.gpu.recorder()?;
@@ -83,24 +84,28 @@ impl Model {
             if let Some(next) = sequence.layers.get(index + 1) {
                 next.record_attend(&mut recorder, count);
                 next.record_route(&mut recorder, count, false);
-            } else if want != Want::Nothing {
-                sequence.head.record(&mut recorder, count - 1, 1);
-                if want == Want::Logits {
-                    self.record_logits_copy(&mut recorder, 1);
-                }
+            } else if want != Want::Nothing && !has_watched_logits {
+                self.record_last_logits(sequence, &mut recorder, count, want);
             }
             ticket = step.submit(self, recorder.finish()?)?;
         }
         self.gpu.wait(ticket)?;
         step.in_flight.clear();
 
+        if has_watched_logits {
+            self.observe_logits(sequence, count, observer)?;
+            if want != Want::Nothing {
+                // The observer's rows went through the same buffers: the last position comes once more, alone.
+                let mut recorder = self.gpu.recorder()?;
+                self.record_last_logits(sequence, &mut recorder, count, want);
+                let commands = recorder.finish()?;
+                self.gpu.wait(self.gpu.submit(&[&commands])?)?;
+            }
+        }
         let greedy = match want {
             Want::Nothing => None,
-            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0)?),
+            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0, count - 1)?),
         };
-        if observer.wants_logits() {
-            self.observe_logits(sequence, count, observer)?;
-        }
         sequence.position += count;
         Ok(StepOutput { greedy })
     }
@@ -112,6 +117,9 @@ impl Model {
         want: Want,
         observer: &mut dyn PrefillObserver,
     ) -> Result<StepOutput, ModelError> {
+        if observer.should_stop() {
+            return Err(ModelError::Stopped);
+        }
         let step_want = if observer.wants_logits() { Want::Logits } else { want };
         let output = self.decode(sequence, token, step_want)?;
         for routes in self.read_routes_of_one() {
@@ -177,7 +185,15 @@ impl Model {
         routes
     }
 
-    fn record_logits_copy(&self, recorder: &mut crate::gpu::Recorder, rows: u32) {
+    /// The head on the last of `count` rows, and the copy of its logits where they are wanted.
+    fn record_last_logits(&self, sequence: &Sequence, recorder: &mut Recorder, count: u32, want: Want) {
+        sequence.head.record(recorder, count - 1, 1);
+        if want == Want::Logits {
+            self.record_logits_copy(recorder, 1);
+        }
+    }
+
+    fn record_logits_copy(&self, recorder: &mut Recorder, rows: u32) {
         let len_bytes = u64::from(rows) * u64::from(self.config.vocabulary) * 4;
         recorder.barrier();
         recorder.copy(&self.scratch.logits, 0, &self.scratch.logits_report, 0, len_bytes);
@@ -202,7 +218,7 @@ impl Model {
             let mut logits = vec![0.0_f32; rows as usize * vocabulary];
             self.scratch.logits_report.read(0, &mut logits);
             for (row, values) in (0..rows).zip(logits.chunks_exact(vocabulary)) {
-                let greedy = self.read_greedy(sequence, row)?;
+                let greedy = self.read_greedy(sequence, row, first + row)?;
                 observer.logits(first + row, values, greedy);
             }
             first += rows;

@@ -73,7 +73,7 @@ pub struct Scratch {
 }
 
 /// Device and host-visible bytes that a scratch takes, for the memory plan.
-pub fn scratch_bytes(config: &FlintConfig, pipelines_splits: u32, tokens_max: u32) -> u64 {
+pub fn scratch_bytes(config: &FlintConfig, decode_splits: u32, tokens_max: u32) -> u64 {
     let t = u64::from(tokens_max);
     let w = |value: u32| u64::from(value);
     let q_dim = w(config.head_count) * w(config.head_dim);
@@ -86,7 +86,7 @@ pub fn scratch_bytes(config: &FlintConfig, pipelines_splits: u32, tokens_max: u3
         + w(config.expert_count)
         + k * (w(config.expert_ffn_dim) + w(config.embed_dim) + 8)
         + 2 * w(config.head_dim);
-    let partial = t.max(w(pipelines_splits)) * w(config.head_count) * (w(config.head_dim) + 2);
+    let partial = Attention::partial_words(decode_splits, config.head_count, config.head_dim, tokens_max);
     let logits = 2 * w(LOGIT_ROWS) * w(config.vocabulary);
     4 * (t * a_token + partial + logits)
 }
@@ -135,7 +135,12 @@ impl Scratch {
             v: device("values", t * kv_dim)?,
             partial: device(
                 "attention splits",
-                Attention::partial_words(pipelines, config.head_count, config.head_dim, tokens_max),
+                Attention::partial_words(
+                    pipelines.tuning().decode_splits,
+                    config.head_count,
+                    config.head_dim,
+                    tokens_max,
+                ),
             )?,
             attended: device("attended", t * q_dim)?,
             hidden: device("hidden", t * w(config.ffn_dim.max(config.shared_ffn_dim)))?,

@@ -4,10 +4,11 @@ use flint_shaders::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT,
 
 use crate::base::ids::TokenId;
 use crate::gpu::{Commands, GpuError, Recorder};
-use crate::kernels::{Argmax, Binder, Embed, Matmul, RmsNorm};
+use crate::kernels::{Argmax, Embed, Matmul, RmsNorm};
 use crate::model::angles::Angles;
 use crate::model::kv_cache::KvCache;
 use crate::model::layer::Layer;
+use crate::model::scratch::LOGIT_ROWS;
 use crate::model::{Model, ModelError};
 
 /// The output head, bound to the scratch.
@@ -20,7 +21,7 @@ pub(super) struct Head {
 impl Head {
     fn new(model: &Model) -> Result<Self, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
-        let on = Binder { gpu: &model.gpu, pipelines: &model.pipelines, control: &scratch.control };
+        let on = model.binder(LOGIT_ROWS);
         Ok(Self {
             norm: RmsNorm::new(
                 &on,
@@ -73,6 +74,9 @@ pub struct Sequence {
     pub(super) head: Head,
     embed: Embed,
     angles: Angles,
+    /// What [`Self::write_inputs`] hands over, kept for the next step.
+    rows_buffer: Vec<f32>,
+    angles_buffer: Vec<f32>,
     pub(super) decode: Option<DecodeCommands>,
     /// Positions that are filled.
     pub(super) position: u32,
@@ -92,21 +96,16 @@ impl Sequence {
             .zip(&cache.layers)
             .map(|(index, layer)| Layer::new(model, index, layer))
             .collect::<Result<_, GpuError>>()?;
-        let on = Binder { gpu: &model.gpu, pipelines: &model.pipelines, control: &scratch.control };
-        let embed = Embed::new(
-            &on,
-            &scratch.rows,
-            &scratch.row_index,
-            &scratch.x,
-            config.embed_dim,
-            scratch.tokens_max,
-        )?;
+        let on = model.binder(scratch.tokens_max);
+        let embed = Embed::new(&on, &scratch.rows, &scratch.row_index, &scratch.x, config.embed_dim)?;
         let mut sequence = Self {
             cache,
             layers,
             head: Head::new(model)?,
             embed,
             angles: Angles::new(config.head_dim, config.rope_base),
+            rows_buffer: Vec::new(),
+            angles_buffer: Vec::new(),
             decode: None,
             position: 0,
             run_ahead: 1,
@@ -146,14 +145,13 @@ impl Sequence {
             return Err(ModelError::ContextFull { context_len });
         }
         let scratch = &model.scratch;
-        let mut rows = Vec::new();
-        model.embedding.read(tokens, &mut rows)?;
-        scratch.rows.write(0, &rows);
-        let mut angles = Vec::with_capacity(tokens.len() * model.config.head_dim as usize);
+        model.embedding.read(tokens, &mut self.rows_buffer)?;
+        scratch.rows.write(0, &self.rows_buffer);
+        self.angles_buffer.clear();
         for position in self.position..self.position + count {
-            self.angles.append(position, &mut angles);
+            self.angles.append(position, &mut self.angles_buffer);
         }
-        scratch.angles_upload.write(0, &angles);
+        scratch.angles_upload.write(0, &self.angles_buffer);
         let mut control = [0_u32; CONTROL_WORDS as usize];
         control[CONTROL_STOP as usize] = 0;
         control[CONTROL_TOKEN_COUNT as usize] = count;

@@ -1,15 +1,14 @@
 //! The resident weights: what stays on the device from load to close.
 
+use std::sync::Arc;
+
 use crate::base::ids::Span;
-use crate::expert::{Move, Transport};
+use crate::expert::{Check, Move, Transport};
 use crate::gpu::{Buffer, Gpu, Placement};
 use crate::kernels::{Matrix, MatrixPiece};
 use crate::model::ModelError;
 use crate::model::hparams::FlintConfig;
 use crate::store::Source;
-
-/// Bytes of a Q4_1 block of 32 values.
-const BLOCK_BYTES: u64 = 20;
 
 /// A feed-forward network: dense, or the shared expert beside the routed ones.
 pub struct FeedForward {
@@ -75,15 +74,24 @@ impl Loader<'_> {
         self.source.tensor_span(name).unwrap_or_else(|| panic!("invariant: {name} was checked"))
     }
 
-    /// A device buffer that will hold `span`.
+    /// A device buffer that will hold `span` of the tensor `name`; the spans of a tensor are asked for in their order.
     fn read(&mut self, name: &str, span: Span) -> Result<Buffer, ModelError> {
         let buffer = self.gpu.buffer(name, span.len_bytes, Placement::Device)?;
+        let tensor: Arc<str> = name.into();
+        let whole = self.span(name);
+        let tensor_end_bytes = whole.offset_bytes + whole.len_bytes;
         let mut at = 0;
         while at < span.len_bytes {
             let len_bytes = (span.len_bytes - at).min(self.span_bytes_max);
             let part = Span { offset_bytes: span.offset_bytes + at, len_bytes, ..span };
-            self.moves.push(Move { span: part, target: buffer.clone(), target_offset_bytes: at });
             at += len_bytes;
+            let is_last = part.offset_bytes + len_bytes == tensor_end_bytes;
+            self.moves.push(Move {
+                span: part,
+                target: buffer.clone(),
+                target_offset_bytes: at - len_bytes,
+                check: Some(Check::TensorPart { name: tensor.clone(), is_last }),
+            });
         }
         self.bytes += span.len_bytes;
         Ok(buffer)
@@ -96,7 +104,7 @@ impl Loader<'_> {
     /// A matrix, in pieces of whole rows that fit a binding and a grid.
     fn matrix(&mut self, name: &str, row_count: u32, column_count: u32) -> Result<Matrix, ModelError> {
         let span = self.span(name);
-        let row_bytes = u64::from(column_count) / 32 * BLOCK_BYTES;
+        let row_bytes = FlintConfig::matrix_bytes(1, column_count);
         assert_eq!(
             span.len_bytes,
             row_bytes * u64::from(row_count),
@@ -158,7 +166,7 @@ impl Weights {
             done += item.span.len_bytes;
             progress(done, total);
         });
-        let ticket = transport.run(&mut moves, &mut |_| {})?;
+        let ticket = transport.run(&mut moves, &mut |_| {}, &mut |_| {})?;
         gpu.wait(ticket)?;
         Ok(Self { layers, output_norm, output, resident_bytes: total })
     }

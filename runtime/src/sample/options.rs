@@ -56,6 +56,15 @@ impl SamplerOptions {
         self.temperature == 0.0
     }
 
+    /// Whether nothing stands between the logits and their maximum: greedy, no penalty, no bias.
+    pub fn is_plain_argmax(&self) -> bool {
+        let has_penalties = self.penalty_last_n > 0
+            && (self.repetition_penalty != 1.0
+                || self.presence_penalty != 0.0
+                || self.frequency_penalty != 0.0);
+        self.is_greedy() && !has_penalties && self.logit_bias.is_empty()
+    }
+
     /// Checks every option against its range, and the biased ids against the vocabulary.
     ///
     /// # Errors

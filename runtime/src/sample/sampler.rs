@@ -43,6 +43,13 @@ impl Sampler {
         self.recent.accept(id);
     }
 
+    /// Takes the end of `context` for the recent tokens, in place of all earlier ones; draws go on.
+    pub fn start_from(&mut self, context: &[TokenId]) {
+        self.recent.clear();
+        let first = context.len().saturating_sub(self.options.penalty_last_n as usize);
+        context[first..].iter().for_each(|&id| self.recent.accept(id));
+    }
+
     /// Begins again: the seed's first draw, no recent tokens.
     pub fn reset(&mut self) {
         self.rng = Rng::new(self.options.seed);

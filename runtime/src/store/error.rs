@@ -274,6 +274,19 @@ pub enum StoreError {
         /// The store.
         path: PathBuf,
     },
+    /// What was to mend a store is another model.
+    #[error(
+        "{path} is not the model that the store was made of (identity {found}, wanted {wanted}); name that GGUF",
+        path = path.display()
+    )]
+    RepairSource {
+        /// The source.
+        path: PathBuf,
+        /// Its identity.
+        found: Sha256Digest,
+        /// The store's.
+        wanted: Sha256Digest,
+    },
     /// Host memory was refused.
     #[error(transparent)]
     Memory(#[from] RegionError),

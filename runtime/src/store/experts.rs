@@ -92,7 +92,7 @@ impl ExpertTable {
 }
 
 /// Whether `name` is that of a tensor of routed experts.
-pub(super) fn is_expert_tensor(name: &str) -> bool {
+pub fn is_expert_tensor(name: &str) -> bool {
     name.contains("_exps.") || name.ends_with("_exps")
 }
 

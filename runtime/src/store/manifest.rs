@@ -84,9 +84,9 @@ pub(super) struct DenseRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TensorRecord {
-    name: String,
-    offset_bytes: u64,
-    len_bytes: u64,
+    pub(super) name: String,
+    pub(super) offset_bytes: u64,
+    pub(super) len_bytes: u64,
     pub(super) xxh3: Checksum,
 }
 
@@ -95,12 +95,12 @@ pub(super) struct TensorRecord {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExpertsRecord {
     /// The layers that have experts, in the order of their records.
-    layers: Vec<u32>,
-    expert_count: u32,
-    gate_bytes: u64,
-    up_bytes: u64,
-    down_bytes: u64,
-    stride_bytes: u64,
+    pub(super) layers: Vec<u32>,
+    pub(super) expert_count: u32,
+    pub(super) gate_bytes: u64,
+    pub(super) up_bytes: u64,
+    pub(super) down_bytes: u64,
+    pub(super) stride_bytes: u64,
     pub(super) files: Vec<ExpertsFile>,
     /// Where each record stands, and its checksum: by layer, then by expert.
     pub(super) records: Vec<RecordEntry>,

@@ -30,6 +30,7 @@ mod options;
 mod output;
 mod parts;
 mod pass;
+mod pin;
 mod placement;
 mod publish;
 mod reader;
@@ -40,6 +41,7 @@ mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
+mod verify;
 
 pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
@@ -47,6 +49,7 @@ pub use checksum::{join_record, join_tensor, piece_checksum, record_checksum, te
 pub use digest::Sha256Digest;
 pub use drive::{Drive, DriveFile, Entry, LockAnswer};
 pub use error::StoreError;
+pub use experts::is_expert_tensor;
 pub use headers::{open_local, read_header};
 pub use ingest::{ingest, ingest_from, ingest_on};
 pub use local::LocalSource;
@@ -55,7 +58,12 @@ pub use manifest::MANIFEST_NAME;
 pub use open::{Source, SourceKind, SourcePart};
 pub use options::{IngestOptions, IngestPhase, IngestProgress, IngestReport, StripePlan};
 pub use parts::{part_name, split_name};
+pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
+pub use verify::{
+    Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
+    is_tensor_whole, repair_store, sha256_of_file, verify_store,
+};

@@ -308,7 +308,7 @@ impl Source {
     }
 }
 
-fn read_manifest(folder: &Path, path: &Path) -> Result<Vec<u8>, StoreError> {
+pub(super) fn read_manifest(folder: &Path, path: &Path) -> Result<Vec<u8>, StoreError> {
     let found_bytes = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => metadata.len(),
         Ok(_) => return Err(StoreError::NotAStore { path: folder.to_owned() }),
@@ -325,7 +325,7 @@ fn read_manifest(folder: &Path, path: &Path) -> Result<Vec<u8>, StoreError> {
 }
 
 /// The bytes of the file at `path`, cut off behind `limit_bytes` should it have grown since it was looked at.
-fn read_at_most(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, StoreError> {
+pub(super) fn read_at_most(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(io_error("open", path))?;
     file.take(limit_bytes).read_to_end(&mut bytes).map_err(io_error("read", path))?;

@@ -6,6 +6,16 @@ use crate::base::ids::TokenId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
+    /// A tokenizer of another kind: it would give other ids.
+    #[error("{key} is {found:?}, but only {wanted:?} runs here: take Flint's own file")]
+    OtherTokenizer {
+        /// The key.
+        key: &'static str,
+        /// What it says.
+        found: String,
+        /// What it must say.
+        wanted: &'static str,
+    },
     /// The token table and the type table differ in length.
     #[error("{tokens} tokens but {kinds} token types: the model file is damaged, fetch it again")]
     LengthMismatch {

@@ -22,14 +22,16 @@ pub fn router(control: &Control, push: &RouterPush, x: &[f32], weight: &[f32], y
 
 /// The `experts_used` experts with the largest sigmoid, best first, ties to the lower index, with their sigmoids.
 ///
-/// The sigmoid is rounded to f32 before it is compared, because saturated logits tie there. A NaN is never picked; when
-/// nothing is left, the last expert stands in with -1.
+/// The sigmoid is rounded to f32 before it is compared, because saturated logits tie there. With a NaN among the logits
+/// the first experts stand in, each with NaN.
 fn picks(logits: &[f32], experts_used: usize) -> Vec<(usize, f32)> {
+    if logits.iter().any(|logit| logit.is_nan()) {
+        return (0..experts_used).map(|expert| (expert, f32::NAN)).collect();
+    }
     let sigmoid = |logit: f32| rounded(1.0 / (1.0 + (-f64::from(logit)).exp()));
     let mut chances: Vec<(usize, f32)> = logits.iter().copied().map(sigmoid).enumerate().collect();
-    chances.retain(|(_, chance)| !chance.is_nan());
     chances.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
-    chances.resize(experts_used, (logits.len() - 1, -1.0));
+    chances.truncate(experts_used);
     chances
 }
 
@@ -96,8 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_is_never_picked_before_the_rest() {
-        assert_eq!(picks(&[f32::NAN, 0.0, f32::NAN], 2), [(1, 0.5), (2, -1.0)]);
+    fn a_nan_makes_every_weight_a_nan() {
+        let stand_ins = picks(&[0.0, 0.0, f32::NAN], 2);
+        assert_eq!((stand_ins[0].0, stand_ins[1].0), (0, 1));
+        assert!(stand_ins.iter().all(|(_, chance)| chance.is_nan()));
     }
 
     #[test]

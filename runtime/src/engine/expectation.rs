@@ -1,0 +1,412 @@
+//! How fast a model would run, from its numbers and a drive's: an estimate, and which limit binds. Pure.
+//!
+//! - Owns: nothing. In: what one token costs ([`TokenCost`]), what a device and a drive take for it ([`DeviceCost`],
+//!   [`DriveCost`]), a share of uses that find their expert in a slot. Out: an [`Expectation`].
+//! - Invariants: a higher hit rate, a faster drive or a faster device never make a token slower.
+//!
+//! The model: decode runs until a pick is missing, waits for that layer's records, and goes on. So a token takes the
+//! device's time with everything resident, and for each layer with a miss the drive's time for as many records at once as
+//! are missing, one round trip of host and device, and the copy of the last record. Picks miss independently of one another.
+//!
+//! `t = stages * stage + bytes / memory + layers * sum over k of P(k of K missing) * (burst(k) + round trip + record / bus)`
+
+use std::fmt;
+
+use crate::gpu::DeviceKind;
+use crate::model::hparams::FlintConfig;
+use crate::model::kv_cache::ring_rows;
+
+/// Steps of a layer's kernels that wait for the one before: seven for attention, two for the router and three for the
+/// experts, or two for a dense network. Counted in `model::layer`.
+const STAGES_MOE: u32 = 12;
+const STAGES_DENSE: u32 = 9;
+
+/// Inputs before the layers; norm, head and the two halves of the greedy token behind them.
+const STAGES_ENDS: u32 = 6;
+
+/// What a token asks for, whatever the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenCost {
+    /// Layers with experts.
+    pub moe_layers: u32,
+    /// Experts that a layer uses.
+    pub experts_used: u32,
+    /// Bytes of a record.
+    pub record_bytes: u64,
+    /// Kernels that wait for one another.
+    pub stages: u32,
+    /// Bytes that the device reads of its memory: dense weights, picked experts, keys and values.
+    pub device_bytes: u64,
+}
+
+impl TokenCost {
+    /// The cost of the token behind `position` others; `resident_bytes` are the dense weights on the device.
+    pub fn new(config: &FlintConfig, resident_bytes: u64, position: u32) -> Self {
+        let (moe_layers, dense_layers) = (config.moe_layer_count(), config.lead_layer_count);
+        let row_bytes = 2 * 2 * u64::from(config.kv_head_count) * u64::from(config.head_dim);
+        let rows: u64 =
+            config.layers.iter().map(|layer| u64::from(ring_rows(layer.window, position, 1))).sum();
+        let picked_bytes = u64::from(moe_layers) * u64::from(config.experts_used) * config.record_bytes();
+        Self {
+            moe_layers,
+            experts_used: config.experts_used,
+            record_bytes: config.record_bytes(),
+            stages: moe_layers * STAGES_MOE + dense_layers * STAGES_DENSE + STAGES_ENDS,
+            device_bytes: resident_bytes + picked_bytes + rows * row_bytes,
+        }
+    }
+
+    /// Experts that a token uses.
+    pub fn experts(&self) -> u32 {
+        self.moe_layers * self.experts_used
+    }
+}
+
+/// What a device takes. The constants of [`Self::estimate`] are estimates, not measurements of the device at hand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceCost {
+    /// Seconds of a kernel that waits for the one before, without the bytes that it reads.
+    pub stage_seconds: f64,
+    /// Bytes a second that kernels read of its memory.
+    pub memory_rate: f64,
+    /// Seconds from the kernel that stops at a missing pick to the one that goes on, without the reads.
+    pub round_trip_seconds: f64,
+    /// Bytes a second from host memory into a slot.
+    pub bus_rate: f64,
+}
+
+impl DeviceCost {
+    /// Typical values for a kind of device; `cores` are the host's, which matter to a software device only.
+    ///
+    /// | kind | from |
+    /// | --- | --- |
+    /// | discrete | a stage of 5 to 7 us, a round trip of 45 us and two submissions as measured on an NVIDIA H200; memory of a middling card; a bus of 8 lanes of PCIe 4 |
+    /// | integrated | two channels of DDR5 |
+    /// | software | kernels of Mesa 22.3 on two cores: 1.9 GB/s of Q4_1, 6 to 10 us a dispatch, 120 us a submission |
+    pub fn estimate(kind: DeviceKind, cores: usize) -> Self {
+        let of = |stage_us: f64, memory_gb: f64, round_trip_us: f64, bus_gb: f64| Self {
+            stage_seconds: stage_us * 1e-6,
+            memory_rate: memory_gb * 1e9,
+            round_trip_seconds: round_trip_us * 1e-6,
+            bus_rate: bus_gb * 1e9,
+        };
+        match kind {
+            DeviceKind::Discrete => of(6.0, 400.0, 100.0, 12.0),
+            DeviceKind::Integrated => of(8.0, 60.0, 150.0, 20.0),
+            DeviceKind::Virtual | DeviceKind::Other => of(8.0, 100.0, 200.0, 8.0),
+            DeviceKind::Software => of(10.0, 0.95 * cores.max(1) as f64, 300.0, 8.0),
+        }
+    }
+}
+
+/// What a drive takes for records.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DriveCost {
+    /// Records asked for at once, and seconds until the last has come; ascending, at least one.
+    bursts: Vec<(u32, f64)>,
+    /// Bytes a second while many are under way.
+    steady_rate: f64,
+    record_bytes: u64,
+}
+
+impl DriveCost {
+    /// A drive of a steady `rate` in bytes a second, with a first answer after 100 us.
+    ///
+    /// # Panics
+    /// When the rate is not above 0.
+    pub fn assumed(rate: f64, record_bytes: u64) -> Self {
+        assert!(rate > 0.0, "a drive of {rate} B/s never answers");
+        Self { bursts: vec![(1, 100e-6 + record_bytes as f64 / rate)], steady_rate: rate, record_bytes }
+    }
+
+    /// As it was measured: bursts of so many records took so many seconds.
+    ///
+    /// # Panics
+    /// When there is no burst, or a number is not above 0.
+    pub fn measured(mut bursts: Vec<(u32, f64)>, steady_rate: f64, record_bytes: u64) -> Self {
+        assert!(!bursts.is_empty(), "a drive that was measured has an answer");
+        assert!(steady_rate > 0.0, "a drive of {steady_rate} B/s never answers");
+        assert!(bursts.iter().all(|&(count, s)| count > 0 && s > 0.0), "a burst of nothing: {bursts:?}");
+        bursts.sort_unstable_by_key(|&(count, _)| count);
+        // More records never take less: what says so is noise, and neighbours that say so get their mean.
+        let mut groups: Vec<(f64, usize)> = Vec::new();
+        for &(_, seconds) in &bursts {
+            let mut group = (seconds, 1);
+            while let Some((mean, count)) = groups.pop_if(|(mean, _)| *mean > group.0) {
+                let sum = mean * count as f64 + group.0 * group.1 as f64;
+                group = (sum / (count + group.1) as f64, count + group.1);
+            }
+            groups.push(group);
+        }
+        let smooth = groups.into_iter().flat_map(|(mean, count)| std::iter::repeat_n(mean, count));
+        bursts.iter_mut().zip(smooth).for_each(|(burst, seconds)| burst.1 = seconds);
+        Self { bursts, steady_rate, record_bytes }
+    }
+
+    /// Bytes a second while many records are under way.
+    pub fn steady_rate(&self) -> f64 {
+        self.steady_rate
+    }
+
+    /// Seconds until `count` records that are asked for at once have come.
+    pub fn burst_seconds(&self, count: u32) -> f64 {
+        if count == 0 {
+            return 0.0;
+        }
+        let above = self.bursts.partition_point(|&(have, _)| have < count);
+        match (above.checked_sub(1).map(|below| self.bursts[below]), self.bursts.get(above)) {
+            (_, Some(&(have, seconds))) if have == count => seconds,
+            (Some((low, low_s)), Some(&(high, high_s))) => {
+                low_s + (high_s - low_s) * f64::from(count - low) / f64::from(high - low)
+            }
+            (Some((low, low_s)), None) => {
+                low_s + f64::from(count - low) * self.record_bytes as f64 / self.steady_rate
+            }
+            (None, Some(&(_, high_s))) => high_s,
+            (None, None) => unreachable!("there is always a burst"),
+        }
+    }
+}
+
+/// Which recorded text a hit rate is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routes {
+    /// The text whose picks are spread widest: source code.
+    Widest,
+    /// Three texts in turn.
+    Mixed,
+    /// The text whose picks repeat most: prose.
+    Narrowest,
+}
+
+/// Hit rates of a pool that drops what was unused for longest, measured on recorded routes of a small model of this
+/// architecture (12 layers of 56 experts, 6 a token, cold start, three texts of 2,000 tokens): share of all experts in the
+/// pool, then code, all three texts in turn, prose. That model's training made its picks nearly uniform; larger models are
+/// usually more skewed, so the curve is rather low than high.
+const HIT_RATES: [(f64, [f64; 3]); 7] = [
+    (0.2, [0.246, 0.284, 0.332]),
+    (0.3, [0.390, 0.421, 0.466]),
+    (0.4, [0.493, 0.536, 0.600]),
+    (0.5, [0.615, 0.648, 0.710]),
+    (0.6, [0.717, 0.746, 0.808]),
+    (0.7, [0.811, 0.835, 0.886]),
+    (0.8, [0.894, 0.910, 0.945]),
+];
+
+/// Share of all experts that one token of that model used. A pool below it keeps nothing for the next token, so shares count
+/// from there.
+const TOKEN_SHARE: f64 = 72.0 / 672.0;
+
+/// The share of uses that would find their expert in a pool of `slots`, of `expert_total` experts of which a token uses
+/// `experts_a_token`, by the recorded curve.
+pub fn hit_rate(slots: u32, expert_total: u32, experts_a_token: u32, routes: Routes) -> f64 {
+    if slots >= expert_total {
+        return 1.0;
+    }
+    let beyond = |share: f64, token: f64| ((share - token) / (1.0 - token)).max(0.0);
+    let total = f64::from(expert_total);
+    let x = beyond(f64::from(slots) / total, f64::from(experts_a_token) / total);
+    let column = match routes {
+        Routes::Widest => 0,
+        Routes::Mixed => 1,
+        Routes::Narrowest => 2,
+    };
+    let (mut low, mut low_hits) = (0.0, 0.0);
+    let points = HIT_RATES.iter().map(|(share, hits)| (beyond(*share, TOKEN_SHARE), hits[column]));
+    for (high, high_hits) in points.chain([(1.0, 1.0)]) {
+        if x <= high {
+            return low_hits + (high_hits - low_hits) * (x - low) / (high - low);
+        }
+        (low, low_hits) = (high, high_hits);
+    }
+    1.0
+}
+
+/// What takes most of a token's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Reading records.
+    Drive,
+    /// Host and device waiting for each other at layers with a miss, and the copies behind the reads.
+    RoundTrips,
+    /// Kernels that wait for one another.
+    Stages,
+    /// The bytes that kernels read of device memory.
+    Memory,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Drive => "the drive",
+            Self::RoundTrips => "round trips of host and device",
+            Self::Stages => "kernels waiting for one another",
+            Self::Memory => "the device's memory bandwidth",
+        })
+    }
+}
+
+/// How long a token takes, and of what.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expectation {
+    /// Share of uses that find their expert in a slot.
+    pub hit_rate: f64,
+    /// Bytes read from the drive.
+    pub read_bytes: f64,
+    /// Seconds of reading.
+    pub drive_seconds: f64,
+    /// Seconds of waiting at layers with a miss, and of copies.
+    pub round_trip_seconds: f64,
+    /// Seconds of kernels' latency.
+    pub stage_seconds: f64,
+    /// Seconds of kernels' bytes.
+    pub memory_seconds: f64,
+}
+
+impl Expectation {
+    /// Of one token among many, of which `hit_rate` of the uses find their expert.
+    pub fn new(token: &TokenCost, device: &DeviceCost, drive: &DriveCost, hit_rate: f64) -> Self {
+        let (hit, miss) = (hit_rate.clamp(0.0, 1.0), 1.0 - hit_rate.clamp(0.0, 1.0));
+        let layers = f64::from(token.moe_layers);
+        let mut drive_seconds = 0.0;
+        // The chance of k misses among K picks, from none on.
+        let mut ways = 1.0;
+        for count in 0..=token.experts_used {
+            let left = token.experts_used - count;
+            let chance = ways * miss.powf(f64::from(count)) * hit.powf(f64::from(left));
+            drive_seconds += layers * chance * drive.burst_seconds(count);
+            ways *= f64::from(left) / f64::from(count + 1);
+        }
+        let missing_layers = layers * (1.0 - hit.powf(f64::from(token.experts_used)));
+        let a_layer = device.round_trip_seconds + token.record_bytes as f64 / device.bus_rate;
+        Self {
+            hit_rate: hit,
+            read_bytes: miss * f64::from(token.experts()) * token.record_bytes as f64,
+            drive_seconds,
+            round_trip_seconds: missing_layers * a_layer,
+            stage_seconds: f64::from(token.stages) * device.stage_seconds,
+            memory_seconds: token.device_bytes as f64 / device.memory_rate,
+        }
+    }
+
+    /// Seconds of the token.
+    pub fn seconds(&self) -> f64 {
+        self.drive_seconds + self.round_trip_seconds + self.stage_seconds + self.memory_seconds
+    }
+
+    /// Tokens a second.
+    pub fn tokens_a_second(&self) -> f64 {
+        1.0 / self.seconds()
+    }
+
+    /// What takes most of it.
+    pub fn limit(&self) -> Limit {
+        let parts = [
+            (self.drive_seconds, Limit::Drive),
+            (self.round_trip_seconds, Limit::RoundTrips),
+            (self.stage_seconds, Limit::Stages),
+            (self.memory_seconds, Limit::Memory),
+        ];
+        parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("invariant: four parts").1
+    }
+}
+
+/// Bytes of records that a chunk of `tokens` of a prompt reads when nothing is resident: picks spread over all experts.
+pub fn chunk_read_bytes(config: &FlintConfig, tokens: u32) -> f64 {
+    let experts = f64::from(config.expert_count);
+    let untouched = (1.0 - f64::from(config.experts_used) / experts).powf(f64::from(tokens));
+    f64::from(config.moe_layer_count()) * experts * (1.0 - untouched) * config.record_bytes() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The full Flint at 4,096 tokens, by its published numbers.
+    const FLINT: TokenCost = TokenCost {
+        moe_layers: 47,
+        experts_used: 6,
+        record_bytes: 1_966_080,
+        stages: 47 * 12 + 2 * 9 + 6,
+        device_bytes: 1_810_000_000,
+    };
+
+    fn gpu() -> DeviceCost {
+        DeviceCost::estimate(DeviceKind::Discrete, 8)
+    }
+
+    #[test]
+    fn cold_is_bound_by_the_drive_and_meets_its_rate() {
+        let drive = DriveCost::assumed(3.5e9, FLINT.record_bytes);
+        let cold = Expectation::new(&FLINT, &gpu(), &drive, 0.0);
+        assert_eq!(cold.limit(), Limit::Drive);
+        assert!((cold.read_bytes - 554_434_560.0).abs() < 1.0, "{cold:?}");
+        // 554 MB at 3.5 GB/s are 158 ms, and 47 first answers 5 ms.
+        assert!((cold.drive_seconds - 0.1631).abs() < 0.0005, "{cold:?}");
+        // The design's own sum for this drive and a GPU of 3.2 ms is 5.9 tokens a second; here the GPU takes 8 ms.
+        assert!((5.2..6.0).contains(&cold.tokens_a_second()), "{}", cold.tokens_a_second());
+    }
+
+    #[test]
+    fn resident_does_not_know_the_drive() {
+        let of = |rate| Expectation::new(&FLINT, &gpu(), &DriveCost::assumed(rate, FLINT.record_bytes), 1.0);
+        assert_eq!(of(1e8), of(1e10));
+        assert_eq!(of(1e8).read_bytes, 0.0);
+        assert_eq!(of(1e8).round_trip_seconds, 0.0);
+        assert!(matches!(of(1e8).limit(), Limit::Stages | Limit::Memory), "{:?}", of(1e8));
+    }
+
+    #[test]
+    fn more_hits_never_cost_time() {
+        let drive = DriveCost::measured(vec![(1, 0.9e-3), (4, 2.0e-3), (6, 1.9e-3)], 5e9, FLINT.record_bytes);
+        let mut last = f64::INFINITY;
+        for percent in 0..=100 {
+            let seconds = Expectation::new(&FLINT, &gpu(), &drive, f64::from(percent) / 100.0).seconds();
+            assert!(seconds <= last, "{percent} %: {seconds} after {last}");
+            last = seconds;
+        }
+    }
+
+    #[test]
+    fn bursts_are_met_between_and_beyond_what_was_measured() {
+        let drive = DriveCost::measured(vec![(4, 4e-3), (1, 1e-3), (6, 3e-3)], 1_966_080e3, 1_966_080);
+        let near = |count, wanted: f64| {
+            let found = drive.burst_seconds(count);
+            assert!((found - wanted).abs() < 1e-9, "{count}: {found}, wanted {wanted}");
+        };
+        near(0, 0.0);
+        near(1, 1e-3);
+        // Six took less than four did: noise, so both get the mean.
+        near(2, 1e-3 + 2.5e-3 / 3.0);
+        near(4, 3.5e-3);
+        near(6, 3.5e-3);
+        near(8, 5.5e-3);
+        let late = DriveCost::measured(vec![(4, 4e-3)], 1e9, 1_000_000);
+        assert_eq!(late.burst_seconds(1), 4e-3);
+    }
+
+    #[test]
+    fn the_curve_gives_back_what_was_recorded() {
+        for (share, hits) in HIT_RATES {
+            let slots = (share * 672.0_f64).round();
+            for (routes, wanted) in [Routes::Widest, Routes::Mixed, Routes::Narrowest].into_iter().zip(hits) {
+                #[allow(clippy::cast_possible_truncation, reason = "a share of 672")]
+                let found = hit_rate(slots as u32, 672, 72, routes);
+                assert!((found - wanted).abs() < 0.005, "{share} {routes:?}: {found}, wanted {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_curve_rises_from_nothing_to_all() {
+        assert_eq!(hit_rate(282, 12_032, 282, Routes::Mixed), 0.0);
+        assert_eq!(hit_rate(6, 12_032, 282, Routes::Narrowest), 0.0);
+        assert_eq!(hit_rate(12_032, 12_032, 282, Routes::Widest), 1.0);
+        let mut last = 0.0;
+        for slots in 0..=12_032 {
+            let now = hit_rate(slots, 12_032, 282, Routes::Mixed);
+            assert!((last..=1.0).contains(&now), "{slots}: {now} after {last}");
+            last = now;
+        }
+    }
+}

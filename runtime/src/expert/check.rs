@@ -1,0 +1,135 @@
+//! Compares what the drive gave with the checksums of the store, before anything computes with it.
+//!
+//! - Owns: the sum of the tensor that is being read, and how much was checked.
+//! - In: bytes where they landed, and what they should be. Out: right or wrong.
+//! - Invariants: a checksum covers who the bytes are (store, layer, expert, length), so a right record in a wrong place is
+//!   wrong. Nothing is copied. Parts of a tensor are fed in order, from its first byte to its last.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::base::ids::ExpertKey;
+use crate::expert::{ExpertError, Move};
+use crate::store::{Source, TensorSum, record_checksum};
+
+/// What the bytes of a move are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// The whole record of an expert.
+    Record(ExpertKey),
+    /// A part of a dense tensor. Its parts are moves that follow one another and leave nothing out.
+    TensorPart {
+        /// The tensor.
+        name: Arc<str>,
+        /// Whether the tensor ends with it.
+        is_last: bool,
+    },
+}
+
+impl Check {
+    /// Whether the parts before it have to be checked first.
+    pub(super) fn is_in_order(&self) -> bool {
+        matches!(self, Self::TensorPart { .. })
+    }
+}
+
+impl std::fmt::Display for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Record(key) => write!(f, "{key}"),
+            Self::TensorPart { name, .. } => write!(f, "tensor {name}"),
+        }
+    }
+}
+
+/// What was checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CheckStats {
+    /// Bytes that were compared with a checksum.
+    pub bytes: u64,
+    /// Time that it took, in nanoseconds.
+    pub ns: u64,
+    /// Records that were wrong and were read a second time.
+    pub second_reads: u64,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Right, or there is nothing to compare with.
+    Right,
+    Wrong,
+}
+
+/// Checks for one source; without a source all is right.
+#[derive(Default)]
+pub(super) struct Checker {
+    source: Option<Arc<Source>>,
+    tensor: Option<TensorSum>,
+    stats: CheckStats,
+}
+
+impl Checker {
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        Self { source: Some(source), ..Self::default() }
+    }
+
+    pub(super) fn stats(&self) -> CheckStats {
+        self.stats
+    }
+
+    pub(super) fn note_second_read(&mut self) {
+        self.stats.second_reads += 1;
+    }
+
+    /// After an error: the next tensor begins anew.
+    pub(super) fn forget(&mut self) {
+        self.tensor = None;
+    }
+
+    /// Compares `bytes` with what `check` says that they are.
+    pub(super) fn check(&mut self, check: Option<&Check>, bytes: &[u8]) -> Verdict {
+        let (Some(source), Some(check)) = (&self.source, check) else { return Verdict::Right };
+        let started = Instant::now();
+        let is_right = match check {
+            Check::Record(key) => match source.record_checksum(*key) {
+                Some(wanted) => record_checksum(source.identity(), *key, &source.record(), bytes) == wanted,
+                None => return Verdict::Right,
+            },
+            Check::TensorPart { name, is_last } => match source.tensor_checksum(name) {
+                Some(wanted) => {
+                    let sum = self.tensor.get_or_insert_default();
+                    sum.update(bytes);
+                    !is_last
+                        || self
+                            .tensor
+                            .take()
+                            .expect("invariant: inserted above")
+                            .finish(source.identity(), name)
+                            == wanted
+                }
+                None => return Verdict::Right,
+            },
+        };
+        self.stats.bytes += bytes.len() as u64;
+        self.stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if is_right { Verdict::Right } else { Verdict::Wrong }
+    }
+
+    /// The error that says so.
+    pub(super) fn damaged(&self, item: &Move) -> ExpertError {
+        let source = self.source.as_ref().expect("invariant: something was compared");
+        let check = item.check.as_ref().expect("invariant: something was compared");
+        let span = match check {
+            Check::Record(_) => item.span,
+            Check::TensorPart { name, .. } => source.tensor_span(name).unwrap_or(item.span),
+        };
+        let path = source.files()[usize::from(span.file.0)].clone();
+        ExpertError::Damaged {
+            what: check.to_string(),
+            path,
+            offset_bytes: span.offset_bytes,
+            len_bytes: span.len_bytes,
+        }
+    }
+}

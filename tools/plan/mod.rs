@@ -1,0 +1,234 @@
+//! `flint-rt plan`: what this machine would do with a model, before anything of it is loaded or even fetched.
+//!
+//! - In: a model's header, the devices, the host's memory, and if asked for a measurement of the drive.
+//! - Out: the memory table, tokens a second to expect with the limit that binds, the flags to get there.
+//! - Invariants: reads no weights. What is an estimate is called one. Refuses only what cannot run; what runs with
+//!   shorter chunks or a shorter conversation is planned with them, and they are said.
+
+mod drive;
+mod header;
+mod report;
+
+use std::io::{self, Write};
+
+use flint_rt::engine::expectation::{
+    DeviceCost, DriveCost, Expectation, Routes, TokenCost, chunk_read_bytes, hit_rate,
+};
+use flint_rt::engine::survey::{DeviceRoom, fit, open_gpu, plan_memory};
+use flint_rt::engine::{EngineError, EngineOptions, MemoryPlan};
+use flint_rt::gpu::{DeviceInfo, DeviceKind, Gpu, list_devices};
+use flint_rt::model::hparams::FlintConfig;
+
+use crate::args::PlanArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::model::Found;
+use crate::open;
+use drive::{Measured, Target};
+use header::Header;
+
+/// What is known of the host.
+struct Host {
+    memory_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+    cores: usize,
+}
+
+/// What is known of the drive.
+enum Drive {
+    Assumed(f64),
+    Measured(Box<(Target, Measured)>),
+}
+
+/// The speeds of one use.
+struct Use {
+    /// As it is expected.
+    expected: Expectation,
+    /// Where the routes are spread widest, and where they repeat most.
+    range: Option<(Expectation, Expectation)>,
+}
+
+/// Everything that is reported.
+struct Report {
+    header: Header,
+    config: FlintConfig,
+    host: Host,
+    devices: Vec<DeviceInfo>,
+    device: DeviceInfo,
+    drive: Drive,
+    plan: MemoryPlan,
+    /// What had to be lowered for it to fit.
+    options: EngineOptions,
+    is_lowered: bool,
+    device_cost: DeviceCost,
+    cold: Use,
+    typical: Use,
+    resident: Use,
+    /// Seconds in which the drive gives what a cold chunk of a prompt reads, and its bytes.
+    chunk: (f64, f64),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &PlanArgs) -> Outcome {
+    let header = header::read(args)?;
+    let config = FlintConfig::from_gguf(&header.gguf)
+        .map_err(|error| Failure::from(EngineError::from(error)).about(header.shown.clone()))?;
+    let devices = list_devices(false)?;
+    let found = Found::named(header.path.clone().unwrap_or_default());
+    let options = open::options(&args.engine, &found, None);
+    let gpu = open_gpu(&options)?;
+    let (options, plan, is_lowered) = plan_of(options, &header, &config, &gpu)?;
+    let drive = drive_of(args, &header, &config)?;
+    let report = Report::new(header, config, devices, &gpu, drive, (options, plan, is_lowered));
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        writeln!(stdout, "{:#}", report.as_json())?;
+    } else {
+        write!(stdout, "{}", report.text())?;
+    }
+    drop(stdout);
+    open::check_validation_of(&gpu)
+}
+
+/// The plan as asked for, or the nearest that fits.
+fn plan_of(
+    options: EngineOptions,
+    header: &Header,
+    config: &FlintConfig,
+    gpu: &Gpu,
+) -> Outcome<(EngineOptions, MemoryPlan, bool)> {
+    let room = DeviceRoom::of(gpu);
+    match plan_memory(&options, &header.gguf, config, &room) {
+        Ok(plan) => Ok((options, plan, false)),
+        Err(error @ EngineError::MemoryTooSmall(_)) => match fit(&options, &header.gguf, config, &room) {
+            Some((options, plan)) => Ok((options, plan, true)),
+            None => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<Drive> {
+    let Some(place) = &args.measure else { return Ok(Drive::Assumed(args.drive_rate * 1e9)) };
+    let target = if let Some(path) = place {
+        Target::path(path, config.record_bytes())?
+    } else if let Some(source) = &header.source {
+        Target::model(source, header.shown.clone())?
+    } else {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{}: not on a drive yet: say where it would lie with --measure=FOLDER", header.shown),
+        ));
+    };
+    let measured = drive::measure(&target, args.engine.read_path, config.experts_used, args.seconds)?;
+    Ok(Drive::Measured(Box::new((target, measured))))
+}
+
+impl Host {
+    fn look() -> Self {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let bytes = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+        };
+        Self {
+            memory_bytes: bytes("MemTotal"),
+            available_bytes: bytes("MemAvailable"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl Report {
+    fn new(
+        header: Header,
+        config: FlintConfig,
+        devices: Vec<DeviceInfo>,
+        gpu: &Gpu,
+        drive: Drive,
+        (options, plan, is_lowered): (EngineOptions, MemoryPlan, bool),
+    ) -> Self {
+        let host = Host::look();
+        let device = gpu.info().clone();
+        let device_cost = DeviceCost::estimate(device.kind, host.cores);
+        // Half a conversation: what an average token of a full one has behind it.
+        let token = TokenCost::new(&config, plan.resident_bytes, plan.context_len / 2);
+        let drive_cost = match &drive {
+            Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
+            Drive::Measured(found) => found.1.cost(config.record_bytes()),
+        };
+        let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
+        let pool =
+            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, routes));
+        let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
+        Self {
+            cold: Use { expected: expect(0.0), range: None },
+            typical: Use {
+                expected: pool(Routes::Mixed),
+                range: Some((pool(Routes::Widest), pool(Routes::Narrowest))),
+            },
+            resident: Use { expected: expect(1.0), range: None },
+            chunk: (chunk_bytes / drive_cost.steady_rate(), chunk_bytes),
+            header,
+            config,
+            host,
+            devices,
+            device,
+            drive,
+            plan,
+            options,
+            is_lowered,
+            device_cost,
+        }
+    }
+
+    /// Device bytes with which every expert would have its slot.
+    fn all_resident_bytes(&self) -> u64 {
+        let plan = &self.plan;
+        plan.resident_bytes + plan.kv_bytes + plan.scratch_bytes + plan.experts_bytes
+    }
+
+    /// Whether the pool is as large as the device's kernels can bind, with memory left over.
+    fn is_bound_by_bindings(&self) -> bool {
+        let plan = &self.plan;
+        let used = plan.resident_bytes + plan.kv_bytes + plan.scratch_bytes + plan.pool_bytes;
+        self.options.pool_slots.is_none()
+            && plan.pool_slots < plan.expert_total
+            && plan.budget_bytes.saturating_sub(used) >= self.config.record_bytes()
+    }
+
+    /// Whether the device's memory is the host's.
+    fn is_shared_memory(&self) -> bool {
+        matches!(self.device.kind, DeviceKind::Integrated | DeviceKind::Software)
+    }
+
+    /// What to say on the command line for this plan.
+    fn flags(&self) -> Vec<String> {
+        let mut flags = vec!["--model".to_owned(), self.header.shown.clone()];
+        let mut flag = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                flags.extend([name.to_owned(), value]);
+            }
+        };
+        let asked = self.options.device.clone();
+        let several = self.devices.iter().filter(|device| device.missing.is_empty()).count() > 1;
+        flag("--device", asked.or_else(|| several.then(|| self.device.index.to_string())));
+        flag("--ctx-size", self.options.context_len.map(|value| value.to_string()));
+        flag("--prefill-chunk", self.options.prefill_chunk.map(|value| value.to_string()));
+        flag("--gpu-memory", self.options.gpu_memory_bytes.map(|value| value.to_string()));
+        flag("--pool-slots", self.options.pool_slots.map(|value| value.to_string()));
+        flags
+    }
+}
+
+impl Measured {
+    /// As the expectation takes it.
+    fn cost(&self, record_bytes: u64) -> DriveCost {
+        let bursts = self.bursts.iter().map(|run| (run.records, run.seconds)).collect();
+        DriveCost::measured(bursts, self.steady_rate(), record_bytes)
+    }
+
+    /// The best of the steady runs, in bytes a second.
+    fn steady_rate(&self) -> f64 {
+        self.steady.iter().map(|run| run.rate).fold(0.0, f64::max)
+    }
+}
