@@ -261,7 +261,7 @@ fn info_says_how_files_lie_and_what_they_hold() {
     let home = Home::new();
     home.run(&["ingest", MODEL]).gives(0);
     // In a changed root the kernel lists the mounts below it only.
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let sees_its_root = mounts.lines().any(|mount| mount.split(' ').nth(4) == Some("/"));
     for model in [MODEL, NAME] {
         let info = home.run(&["info", model, "--json"]).gives(0).json();
