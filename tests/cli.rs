@@ -700,7 +700,7 @@ fn a_signal_ends_a_reply_with_its_code() {
         let mut child = home.command(&["generate", "def f(", "-n", "4000"]).spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();
         stdout.read_exact(&mut [0; 4]).unwrap();
-        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        let kill = Command::new("sh").args(["-c", &format!("kill {signal} {}", child.id())]).status();
         if kill.is_err() {
             eprintln!("SKIPPED a_signal_ends_a_reply_with_its_code, no kill command");
         }
@@ -726,7 +726,7 @@ fn a_signal_leaves_nothing_half_made() {
         while !partial.exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        let kill = Command::new("sh").args(["-c", &format!("kill {signal} {}", child.id())]).status();
         if kill.is_err() {
             child.kill().unwrap();
             return;

@@ -206,7 +206,7 @@ fn ctrl_c_removes_what_was_begun() {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is written");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     let code = child.wait().unwrap().code();
     if code == Some(5) {
         println!("skipped: no room for 4 GB");
