@@ -9,7 +9,8 @@ use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport, Watch,
+    CheckStats, ExpertError, ExpertShape, StreamStats, Streamer, Transport, TransportOptions,
+    TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -24,8 +25,11 @@ use crate::store::{Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
-/// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
-const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
+/// Bytes of one buffer of host memory at least: dense weights are read in pieces of this size, which drives like.
+const HOST_BUFFER_BYTES_MIN: u64 = 256 << 10;
+
+/// Records that host memory holds beyond what it keeps: being read, guessed, or copied from.
+const RING_SLOTS: u32 = READS_IN_FLIGHT_MAX;
 
 /// Marks of a timeline that are in use at a time: those of the recorded steps of a few sessions, and of a chunk's waves.
 const TIMELINE_MARKS: u32 = 2048;
@@ -142,7 +146,7 @@ impl Engine {
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
         let files = open_files(&source)?;
-        let mut transport = open_transport(options, &config, &gpu, &files)?;
+        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -164,9 +168,12 @@ impl Engine {
             source.clone(),
             transport,
             plan.pool_slots,
-            config.lead_layer_count,
-            config.layer_count - config.lead_layer_count,
-            config.expert_count,
+            ExpertShape {
+                lead_layer_count: config.lead_layer_count,
+                moe_layer_count: config.layer_count - config.lead_layer_count,
+                expert_count: config.expert_count,
+            },
+            0,
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let chat_template = source.gguf().metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned);
@@ -278,14 +285,15 @@ pub(super) fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, Engine
 pub(super) fn open_transport(
     options: &EngineOptions,
     config: &FlintConfig,
+    kind: SourceKind,
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
     let transport_options = TransportOptions {
         read_path: options.read_path,
         host_path: options.host_path,
-        span_bytes_max: span_bytes_max(config),
-        buffer_count: READS_IN_FLIGHT_MAX as usize,
+        span_bytes_max: span_bytes_max(config, kind),
+        buffer_count: RING_SLOTS as usize * pieces_a_record(kind),
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -310,8 +318,24 @@ pub(super) fn paths_chosen(
     }
 }
 
-/// The longest span of one read: a whole record, and a good size for dense weights.
-pub(super) fn span_bytes_max(config: &FlintConfig) -> u32 {
-    u32::try_from(config.record_bytes().max(STAGING_BUFFER_BYTES_MIN))
-        .expect("invariant: a record is below 4 GiB")
+/// Reads that bring a record.
+fn pieces_a_record(kind: SourceKind) -> usize {
+    match kind {
+        SourceKind::Store => 1,
+        SourceKind::Gguf => 3,
+    }
+}
+
+/// The longest span of one read: a record's largest piece, and a good size for dense weights.
+fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
+    let piece_bytes = match kind {
+        SourceKind::Store => config.record_bytes(),
+        SourceKind::Gguf => config.gate_bytes().max(config.down_bytes()),
+    };
+    u32::try_from(piece_bytes.max(HOST_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
+}
+
+/// Bytes of host memory that records pass through.
+pub(super) fn ring_bytes(config: &FlintConfig) -> u64 {
+    u64::from(RING_SLOTS) * config.record_bytes()
 }

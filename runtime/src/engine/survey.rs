@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use crate::base::limits::{PREFILL_CHUNK_MAX, READS_IN_FLIGHT_MAX};
+use crate::base::limits::PREFILL_CHUNK_MAX;
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::open::{
-    PathsChosen, TOKEN_TABLE, is_checked, open_files, open_transport, paths_chosen, span_bytes_max,
+    PathsChosen, TOKEN_TABLE, is_checked, open_files, open_transport, paths_chosen, ring_bytes,
 };
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{Engine, EngineError, EngineOptions, MemoryPlan};
@@ -96,7 +96,7 @@ fn probe_paths(
     gpu: &Gpu,
 ) -> Result<PathsChosen, EngineError> {
     let files: Vec<Arc<SourceFile>> = open_files(source)?;
-    let transport = open_transport(options, config, gpu, &files)?;
+    let transport = open_transport(options, config, source.kind(), gpu, &files)?;
     Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }
 
@@ -142,7 +142,7 @@ pub fn plan_memory(
             tile_max: tuning.tokens_many,
             resident_bytes: dense_bytes - token_table_bytes,
             range_bytes: room.range_bytes,
-            staging_bytes: u64::from(span_bytes_max(config)) * u64::from(READS_IN_FLIGHT_MAX),
+            staging_bytes: ring_bytes(config),
             token_table_bytes,
         },
     )

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::base::ids::{ExpertKey, LayerIndex};
-use crate::expert::{ExpertError, Move};
+use crate::base::ids::{ExpertKey, LayerIndex, Span};
+use crate::expert::ExpertError;
 use crate::store::{Source, TensorSum, record_checksum};
 
 /// What the bytes of a move are.
@@ -125,12 +125,11 @@ impl Checker {
     }
 
     /// The error that says so.
-    pub(super) fn damaged(&self, item: &Move) -> ExpertError {
+    pub(super) fn damaged(&self, check: &Check, read: Span) -> ExpertError {
         let source = self.source.as_ref().expect("invariant: something was compared");
-        let check = item.check.as_ref().expect("invariant: something was compared");
         let span = match check {
-            Check::Record(_) => item.span,
-            Check::TensorPart { name, .. } => source.tensor_span(name).unwrap_or(item.span),
+            Check::Record(_) => read,
+            Check::TensorPart { name, .. } => source.tensor_span(name).unwrap_or(read),
         };
         let path = source.files()[usize::from(span.file.0)].clone();
         ExpertError::Damaged {

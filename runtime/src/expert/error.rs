@@ -62,6 +62,9 @@ pub enum ExpertError {
         /// How long.
         len_bytes: u64,
     },
+    /// The step that a read was for has failed; never seen outside.
+    #[error("the read was given up")]
+    Abandoned,
     /// The pool would need more buffers than a kernel can bind.
     #[error(
         "{slots} slots of {record_bytes} B need {buffers} buffers on this device, kernels bind {buffers_max}: ask for \

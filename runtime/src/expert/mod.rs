@@ -17,6 +17,8 @@ pub mod pool;
 
 pub mod plan;
 
+pub mod host_tier;
+
 pub mod check;
 
 pub mod watch;
@@ -25,13 +27,16 @@ pub mod staging;
 
 pub mod transport;
 
+pub mod inflow;
+
 pub mod streamer;
 
 mod error;
 
 pub use check::{Check, CheckStats};
 pub use error::ExpertError;
+pub use inflow::InflowStats;
 pub use staging::{HostPath, Staging};
-pub use streamer::{SlotMemory, StreamStats, Streamer};
+pub use streamer::{ExpertShape, SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
 pub use watch::{Waits, Watch};

@@ -57,6 +57,17 @@ impl Recency {
         self.next[slot] = self.previous[slot];
     }
 
+    /// The slot whose last use lies furthest back.
+    pub(super) fn oldest(&self) -> Option<SlotIndex> {
+        self.oldest_first().next()
+    }
+
+    /// The slot used next after `slot`, if there is one; `slot` is in the ring.
+    pub(super) fn after(&self, slot: SlotIndex) -> Option<SlotIndex> {
+        let next = self.next[slot.0 as usize];
+        (next as usize != self.sentinel()).then_some(SlotIndex(next))
+    }
+
     /// The slots of the ring, oldest use first.
     pub(super) fn oldest_first(&self) -> impl Iterator<Item = SlotIndex> + '_ {
         let end = self.sentinel();

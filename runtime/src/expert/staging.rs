@@ -111,6 +111,18 @@ impl Staging {
         Ok(self.free.pop())
     }
 
+    /// All buffers, for good; waits until the device reads none of them.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn take_all(&mut self, gpu: &Gpu) -> Result<Vec<HostBuffer>, ExpertError> {
+        for (ticket, buffer) in self.busy.drain(..) {
+            gpu.wait(ticket)?;
+            self.free.push(buffer);
+        }
+        Ok(std::mem::take(&mut self.free))
+    }
+
     /// The ticket with which the next busy buffer becomes free.
     pub fn next_free(&self) -> Option<Ticket> {
         self.busy.front().map(|&(ticket, _)| ticket)

@@ -8,18 +8,30 @@
 //!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies submitted after everything
 //!   that reads it and after its old entry is gone, on one queue, behind a barrier.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flint_shaders::layout::NO_SLOT;
 
+use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
+use crate::expert::host_tier::{Found, HostSlot};
+use crate::expert::inflow::{Inflow, InflowStats, Wanted};
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::Pool;
-use crate::expert::{Check, ExpertError, Move, Transport};
-use crate::gpu::{Buffer, Gpu, Placement, Ticket};
+use crate::expert::{ExpertError, Transport};
+use crate::gpu::{Buffer, Commands, Gpu, Placement, Ticket};
 use crate::store::Source;
+
+/// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
+/// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
+const COPY_BATCH_BYTES: u64 = 1 << 20;
+
+/// Reads under way with which a guess is begun: enough that a drive does not fall idle while the device computes a layer, few
+/// enough that a demand does not wait long.
+const GUESS_DEPTH: usize = 3;
 
 const _: () = assert!(
     POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
@@ -96,25 +108,38 @@ impl SlotMemory {
     }
 }
 
+/// The experts of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertShape {
+    /// Layers in front of the first that has experts.
+    pub lead_layer_count: u32,
+    /// Layers that have experts.
+    pub moe_layer_count: u32,
+    /// Experts of a layer.
+    pub expert_count: u32,
+}
+
 /// Plans carried out.
 pub struct Streamer {
-    source: Arc<Source>,
-    transport: Transport,
+    inflow: Inflow,
     pool: Pool,
     memory: SlotMemory,
     table: Buffer,
-    lead_layer_count: u32,
-    expert_count: u32,
+    shape: ExpertShape,
+    prefetch: bool,
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
     /// The last load's copies, until somebody waits for them.
     copies: Option<Ticket>,
+    /// Submitted copies, kept until the device has run them.
+    retired: VecDeque<(Ticket, Commands)>,
     stats: StreamStats,
 }
 
 impl Streamer {
-    /// A pool of `slots` empty slots for the experts of `source`, whose first expert layer is `lead_layer_count`.
+    /// A pool of `slots` empty slots, and a tier of host memory of as many as the transport's ring has buffers for, of which
+    /// `kept_max` keep what leaves the pool; for the experts of `source`, of a model of this shape.
     ///
     /// # Errors
     /// When the device has too little memory, or kernels could not bind it.
@@ -123,28 +148,27 @@ impl Streamer {
         source: Arc<Source>,
         transport: Transport,
         slots: u32,
-        lead_layer_count: u32,
-        moe_layer_count: u32,
-        expert_count: u32,
+        shape: ExpertShape,
+        kept_max: u32,
     ) -> Result<Self, ExpertError> {
         let record_bytes = source.record().record_bytes();
         let memory = SlotMemory::new(gpu, slots, record_bytes)?;
-        let entries = u64::from(moe_layer_count) * u64::from(expert_count);
+        let entries = u64::from(shape.moe_layer_count) * u64::from(shape.expert_count);
         let table = gpu.buffer("slot table", entries * 4, Placement::Device)?;
         let mut recorder = gpu.recorder()?;
         recorder.fill(&table, 0, entries * 4, NO_SLOT);
         let commands = recorder.finish()?;
         gpu.wait(gpu.submit(&[&commands])?)?;
         Ok(Self {
-            source,
-            transport,
+            inflow: Inflow::new(transport, source, kept_max, GUESS_DEPTH)?,
             pool: Pool::new(slots, Policy::Lru),
             memory,
             table,
-            lead_layer_count,
-            expert_count,
+            shape,
+            prefetch: false,
             unlisted: Vec::new(),
             copies: None,
+            retired: VecDeque::new(),
             stats: StreamStats::default(),
         })
     }
@@ -166,12 +190,12 @@ impl Streamer {
 
     /// What the transport chose.
     pub fn transport(&self) -> &Transport {
-        &self.transport
+        self.inflow.transport()
     }
 
     /// Counters since the streamer was made.
     pub fn stats(&self) -> StreamStats {
-        self.stats
+        StreamStats { read_bytes: self.inflow.stats().read_bytes, ..self.stats }
     }
 
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
@@ -181,7 +205,7 @@ impl Streamer {
 
     /// The transport, to be watched.
     pub fn transport_mut(&mut self) -> &mut Transport {
-        &mut self.transport
+        self.inflow.transport_mut()
     }
 
     /// Whether every one of `experts` is in a slot.
@@ -220,53 +244,185 @@ impl Streamer {
         Ok(wave)
     }
 
+    /// Brings every load's record into its slot: by a copy where host memory has it, else by a read first.
     fn carry_out(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
-        let (memory, source) = (&self.memory, &self.source);
-        let mut moves = loads.iter().flat_map(|load| {
-            let (buffer, slot_offset_bytes) = memory.place(load.slot);
-            let pieces = source.expert_pieces(load.key);
-            (0..pieces.len()).map(move |i| Move {
-                span: pieces[i].span,
-                target: buffer.clone(),
-                target_offset_bytes: slot_offset_bytes + pieces[i].record_offset_bytes,
-                // A checksum is of a whole record; a GGUF, where records lie in pieces, has none anyway.
-                check: (pieces.len() == 1).then_some(Check::Record(load.key)),
-            })
-        });
-        let entry_offset_bytes = |key: ExpertKey| {
-            let moe_layer = key.layer.0 - self.lead_layer_count;
-            u64::from(moe_layer * self.expert_count + key.expert.0) * 4
-        };
-        let table = &self.table;
         self.unlisted.extend(loads.iter().filter_map(|load| load.victim));
-        let unlisted = &self.unlisted;
-        let loaded = self.transport.run(
-            &mut moves,
-            &mut |recorder| {
-                for &victim in unlisted {
-                    recorder.update(table, entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
-                }
-            },
-            &mut |recorder| {
-                for load in loads {
-                    recorder.update(table, entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
-                }
-            },
-        );
         self.stats.evictions += loads.iter().filter(|load| load.victim.is_some()).count() as u64;
+        let loaded = self.bring(loads);
         match loaded {
-            Ok(ticket) => {
-                self.copies = Some(ticket);
+            Ok(()) => {
                 self.unlisted.clear();
                 loads.iter().for_each(|load| self.pool.loaded(load.slot));
-                self.stats.read_bytes += loads.len() as u64 * self.memory.record_bytes;
-                Ok(())
             }
-            Err(error) => {
+            Err(_) => {
+                self.inflow.abandon();
                 loads.iter().for_each(|load| self.pool.load_failed(load.slot));
-                Err(error)
             }
         }
+        loaded
+    }
+
+    fn bring(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
+        let mut next = loads.iter().peekable();
+        let mut awaited: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
+        let mut batch: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
+        let mut is_first = true;
+        loop {
+            // Asked for as early as there are slots, so that the drive always has work.
+            while let Some(&load) = next.peek() {
+                match self.inflow.want(load.key) {
+                    Wanted::Held(slot) => batch.push((slot, load)),
+                    Wanted::Reading(slot) => awaited.push((slot, load)),
+                    Wanted::NoSlot => break,
+                }
+                next.next();
+            }
+            self.inflow.begin_reads();
+            let is_last = next.peek().is_none() && awaited.is_empty();
+            let batch_bytes = batch.len() as u64 * self.memory.record_bytes;
+            if is_last || batch_bytes >= COPY_BATCH_BYTES || (awaited.is_empty() && !batch.is_empty()) {
+                self.submit_copies(&batch, std::mem::take(&mut is_first), if is_last { loads } else { &[] })?;
+                batch.clear();
+                if is_last {
+                    return Ok(());
+                }
+            }
+            if awaited.is_empty() {
+                // Every host slot is being copied from.
+                self.inflow.take_back(true)?;
+                continue;
+            }
+            self.inflow.collect(true)?;
+            self.inflow.take_back(false)?;
+            let mut index = 0;
+            while index < awaited.len() {
+                let (slot, load) = awaited[index];
+                match self.inflow.state(slot, load.key) {
+                    Some(Found::Held) => {
+                        awaited.swap_remove(index);
+                        self.inflow.hold(slot);
+                        batch.push((slot, load));
+                    }
+                    Some(Found::Reading) => index += 1,
+                    None => {
+                        // It was begun for a step that failed, and given up: asked for anew.
+                        awaited.swap_remove(index);
+                        match self.inflow.want(load.key) {
+                            Wanted::Held(slot) => batch.push((slot, load)),
+                            Wanted::Reading(slot) => awaited.push((slot, load)),
+                            Wanted::NoSlot => unreachable!("its own slot has just become free"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Submits copies of what host memory holds; in front of the first, what left its slot leaves the device's table, and behind
+    /// the last, `listed` enter it.
+    fn submit_copies(
+        &mut self,
+        batch: &[(HostSlot, &Load)],
+        is_first: bool,
+        listed: &[Load],
+    ) -> Result<(), ExpertError> {
+        let ticket = self.record_and_submit(batch, is_first, listed)?;
+        self.inflow.submitted(ticket);
+        self.copies = Some(ticket);
+        Ok(())
+    }
+
+    fn record_and_submit(
+        &mut self,
+        batch: &[(HostSlot, &Load)],
+        is_first: bool,
+        listed: &[Load],
+    ) -> Result<Ticket, ExpertError> {
+        let gpu = self.inflow.transport().gpu().clone();
+        let clock = self.inflow.transport().watch().clock.clone();
+        let mut recorder = gpu.recorder()?;
+        if is_first {
+            for &victim in &self.unlisted {
+                recorder.update(&self.table, self.entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
+            }
+        }
+        let bytes = batch.len() as u64 * self.memory.record_bytes;
+        let mark = if bytes > 0 { clock.mark(Lane::Copy, "copy", None, bytes) } else { None };
+        clock.begin(&mut recorder, mark);
+        for &(slot, load) in batch {
+            let (buffer, offset_bytes) = self.memory.place(load.slot);
+            self.inflow.record_copy(&mut recorder, slot, buffer, offset_bytes);
+        }
+        clock.end(&mut recorder, mark);
+        if !listed.is_empty() {
+            recorder.barrier();
+        }
+        for load in listed {
+            recorder.update(&self.table, self.entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
+        }
+        let commands = recorder.finish()?;
+        let ticket = gpu.submit(&[&commands])?;
+        clock.submitted(ticket, mark, true);
+        self.retired.push_back((ticket, commands));
+        while let Some((oldest, _)) = self.retired.front() {
+            if !gpu.is_done(*oldest)? {
+                break;
+            }
+            self.retired.pop_front();
+        }
+        Ok(ticket)
+    }
+
+    fn entry_offset_bytes(&self, key: ExpertKey) -> u64 {
+        let moe_layer = key.layer.0 - self.shape.lead_layer_count;
+        u64::from(moe_layer * self.shape.expert_count + key.expert.0) * 4
+    }
+
+    /// Guesses that a step will soon want `experts` of `layer`, likeliest first: those that are nowhere are read when the drive
+    /// has nothing else to do. They enter the pool only when they are used.
+    pub fn guess(&mut self, layer: LayerIndex, experts: &[u32]) {
+        for &expert in experts {
+            let key = ExpertKey { layer, expert: ExpertIndex(expert) };
+            if self.pool.lookup(key).is_none() {
+                self.inflow.guess(key);
+            }
+        }
+    }
+
+    /// Takes in reads that have ended and begins guesses that wait, without waiting for anything.
+    ///
+    /// # Errors
+    /// When the read queue fails.
+    pub fn pump(&mut self) -> Result<(), ExpertError> {
+        self.inflow.collect(false)?;
+        self.inflow.begin_reads();
+        Ok(())
+    }
+
+    /// Gives up guesses at layers for which `is_stale` holds.
+    pub fn drop_guesses(&mut self, is_stale: impl Fn(LayerIndex) -> bool) {
+        self.inflow.drop_guesses(|key| is_stale(key.layer));
+    }
+
+    /// Whether a miss can ever happen, so that guesses are of use.
+    pub fn can_guess(&self) -> bool {
+        self.pool.slot_count() < self.shape.moe_layer_count * self.shape.expert_count
+    }
+
+    /// A token begins: guesses for the one before are given up. True when this one is to guess.
+    pub fn begin_step(&mut self) -> bool {
+        self.inflow.drop_guesses(|_| true);
+        self.prefetch && self.can_guess()
+    }
+
+    /// Turns guesses on or off.
+    pub fn set_prefetch(&mut self, is_on: bool) {
+        self.prefetch = is_on;
+    }
+
+    /// What was read, and why.
+    pub fn inflow_stats(&self) -> InflowStats {
+        self.inflow.stats()
     }
 }
 

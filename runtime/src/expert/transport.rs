@@ -233,6 +233,76 @@ impl Transport {
         self.watch.waits()
     }
 
+    /// The device.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The ring, whose buffers are all taken.
+    pub(super) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    /// What takes note of reads and waits.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// What compares.
+    pub(super) fn checker(&mut self) -> &mut Checker {
+        &mut self.checker
+    }
+
+    /// Takes all buffers out of the ring, for somebody who reads into them and copies from them in an order of his own.
+    ///
+    /// # Errors
+    /// When the device is lost, or a read of a failed call cannot be taken back.
+    pub(super) fn take_buffers(&mut self) -> Result<Vec<HostBuffer>, ExpertError> {
+        self.take_back()?;
+        self.staging.take_all(&self.gpu)
+    }
+
+    /// How many more reads can be begun now.
+    pub(super) fn room(&self) -> usize {
+        self.queue.depth() - self.queue.in_flight()
+    }
+
+    /// Reads under way.
+    pub(super) fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// Begins a read.
+    ///
+    /// # Panics
+    /// When there is no room.
+    pub(super) fn push(&mut self, read: Read) {
+        let pushed = self.queue.push(read);
+        assert!(pushed.is_ok(), "a queue below its depth takes a read");
+    }
+
+    /// Takes in reads that have ended; with `wait`, waits for one.
+    ///
+    /// # Errors
+    /// As [`ReadQueue::poll`].
+    pub(super) fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
+        if !wait {
+            return self.queue.poll(false, done);
+        }
+        let begin = Instant::now();
+        let polled = self.queue.poll(true, done);
+        self.watch.waited_for_disk(begin);
+        polled
+    }
+
+    /// Waits for a copy.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub(super) fn wait_copy(&mut self, ticket: Ticket) -> Result<(), ExpertError> {
+        Ok(self.watch.wait_copy(&self.gpu, ticket)?)
+    }
+
     /// From now on compares what moves bring with the checksums of `source`, of whose files this transport reads. A GGUF in
     /// place has none.
     pub fn check_against(&mut self, source: Arc<Source>) {
@@ -311,7 +381,7 @@ impl Transport {
             return Ok(Some(item));
         }
         let Some(buffer) = self.staging.take(&self.gpu)? else { return Ok(Some(item)) };
-        self.push(&item, self.tag_next, buffer);
+        self.push_move(&item, self.tag_next, buffer);
         self.under_way.push_back(Some(UnderWay {
             item,
             is_second_read: false,
@@ -322,7 +392,7 @@ impl Transport {
         Ok(None)
     }
 
-    fn push(&mut self, item: &Move, tag: u64, buffer: HostBuffer) {
+    fn push_move(&mut self, item: &Move, tag: u64, buffer: HostBuffer) {
         let pushed = self.queue.push(Read {
             file: item.span.file,
             offset_bytes: item.span.offset_bytes,
@@ -377,13 +447,13 @@ impl Transport {
             (Verdict::Wrong, false) => {
                 // The drive, or the way from it, may have been wrong this once.
                 self.checker.note_second_read();
-                self.push(&item, self.tag_first + index as u64, buffer);
+                self.push_move(&item, self.tag_first + index as u64, buffer);
                 self.under_way[index] =
                     Some(UnderWay { item, is_second_read: true, began: Instant::now(), waiting: None });
             }
             (Verdict::Wrong, true) => {
                 self.staging.give_back(buffer);
-                return Err(self.checker.damaged(&item));
+                return Err(self.damaged(&item));
             }
         }
         Ok(())
@@ -398,7 +468,7 @@ impl Transport {
                 let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
                 if verdict == Verdict::Wrong {
                     self.staging.give_back(buffer);
-                    return Err(self.checker.damaged(&item));
+                    return Err(self.damaged(&item));
                 }
                 self.land(item, buffer, range);
             }
@@ -406,6 +476,10 @@ impl Transport {
             self.tag_first += 1;
         }
         Ok(())
+    }
+
+    fn damaged(&self, item: &Move) -> ExpertError {
+        self.checker.damaged(item.check.as_ref().expect("invariant: something was compared"), item.span)
     }
 
     fn land(&mut self, item: Move, buffer: HostBuffer, range: Range<usize>) {

@@ -110,6 +110,7 @@ impl Route {
             report_first,
             is_resolved: 0,
             weights_scale,
+            is_guess: 0,
         };
         Ok(Self { pipeline, bindings, push, tokens_max })
     }
@@ -117,6 +118,12 @@ impl Route {
     /// Records it for one token, whose picks are looked up in the table.
     pub fn record_resolved(&self, recorder: &mut Recorder) {
         let push = RoutePush { is_resolved: 1, ..self.push };
+        recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [1, 1, 1]);
+    }
+
+    /// Records it for one token, as a guess at a layer to come: the picks go to the report alone, also where the step has stopped.
+    pub fn record_guess(&self, recorder: &mut Recorder) {
+        let push = RoutePush { is_guess: 1, ..self.push };
         recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [1, 1, 1]);
     }
 

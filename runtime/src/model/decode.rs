@@ -13,7 +13,7 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
 use crate::gpu::Commands;
-use crate::model::sequence::Sequence;
+use crate::model::sequence::{DecodeCommands, Sequence};
 use crate::model::{LayerRoutes, Model, ModelError, Want};
 
 /// What a step gave.
@@ -36,9 +36,13 @@ impl Model {
         want: Want,
     ) -> Result<StepOutput, ModelError> {
         sequence.write_inputs(self, &[token])?;
-        let commands = sequence.decode.take().expect("invariant: recorded when the sequence was made");
-        let ran = self.run_segments(sequence, &commands, want);
-        sequence.decode = Some(commands);
+        let with_guesses = self.streamer.begin_step() && sequence.decode_guessing.is_some();
+        let place = |sequence: &mut Sequence| -> &mut Option<DecodeCommands> {
+            if with_guesses { &mut sequence.decode_guessing } else { &mut sequence.decode }
+        };
+        let commands = place(sequence).take().expect("invariant: recorded when the sequence was made");
+        let ran = self.run_segments(sequence, &commands, want, with_guesses);
+        *place(sequence) = Some(commands);
         ran?;
         let greedy = match want {
             // The head ran in any case; its result is looked at only when it was asked for.
@@ -52,8 +56,9 @@ impl Model {
     fn run_segments(
         &mut self,
         sequence: &mut Sequence,
-        commands: &crate::model::sequence::DecodeCommands,
+        commands: &DecodeCommands,
         want: Want,
+        with_guesses: bool,
     ) -> Result<(), ModelError> {
         let lead = self.config.lead_layer_count;
         let used = self.config.experts_used as usize;
@@ -105,6 +110,9 @@ impl Model {
                         "a loaded expert is not in the device's table"
                     );
                     let picks = self.picks_of_one(moe_layer);
+                    if with_guesses {
+                        self.guess_next(moe_layer);
+                    }
                     let mut experts: Vec<_> = picks[..used].iter().copied().map(ExpertIndex).collect();
                     self.streamer.load_wave(LayerIndex(lead + moe_layer), &mut experts)?;
                     assert!(experts.is_empty(), "a pool holds at least one token's picks of a layer");
@@ -117,6 +125,20 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// Has the likely picks of the expert layer behind `moe_layer` read, as far as the drive has nothing better to do.
+    fn guess_next(&mut self, moe_layer: u32) {
+        let next = moe_layer + 1;
+        let lead = self.config.lead_layer_count;
+        if lead + next >= self.config.layer_count {
+            return;
+        }
+        let used = self.config.experts_used as usize;
+        let mut guesses = [0_u32; EXPERTS_USED_MAX as usize];
+        self.scratch.guess_report.read(u64::from(next) * used as u64 * 8, &mut guesses[..used]);
+        self.streamer.drop_guesses(|layer| layer.0 < lead + moe_layer);
+        self.streamer.guess(LayerIndex(lead + next), &guesses[..used]);
     }
 
     /// The picks of expert layer `moe_layer` of a single token, best first: the first `experts_used` of what is returned.

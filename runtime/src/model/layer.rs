@@ -34,6 +34,14 @@ pub struct Layer {
     /// Into the residual on a lead layer, into the shared expert's buffer otherwise.
     down: Matmul,
     experts: Option<Experts>,
+    /// What the layer behind may want, where it has experts.
+    guess: Option<Guess>,
+}
+
+/// The next layer's router on this layer's input to its network: its picks one layer early, four of five of them right.
+struct Guess {
+    router: Router,
+    route: Route,
 }
 
 /// The part that only expert layers have.
@@ -98,6 +106,7 @@ impl Layer {
             gate_up: GateUp::new(&on, &scratch.normed, &ffn.gate, &ffn.up, &scratch.hidden)?,
             down: Matmul::new(&on, &scratch.hidden, &ffn.down, down_target, experts.is_none())?,
             experts,
+            guess: Guess::new(model, index)?,
         })
     }
 
@@ -119,21 +128,25 @@ impl Layer {
         self.ffn_norm.record(recorder, tokens, 0, 0);
     }
 
-    /// The dense network of a lead layer, added to the residual.
-    pub fn record_dense(&self, recorder: &mut Recorder, tokens: u32) {
+    /// The dense network of a lead layer, added to the residual; with `guesses`, beside it the next layer's picks.
+    pub fn record_dense(&self, recorder: &mut Recorder, tokens: u32, guesses: bool) {
         assert!(self.experts.is_none(), "an expert layer has no dense network");
         recorder.barrier();
         self.gate_up.record(recorder, tokens);
+        self.record_guess_logits(recorder, guesses);
         recorder.barrier();
+        self.record_guess(recorder, guesses);
         self.down.record(recorder, tokens);
     }
 
-    /// The router; for one token the picks are looked up in the slot table (`is_resolved`), for many the host does it.
-    pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool) {
+    /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for many the host does it.
+    pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
         let experts = self.experts();
         recorder.barrier();
         experts.router.record(recorder, tokens);
+        self.record_guess_logits(recorder, guesses);
         recorder.barrier();
+        self.record_guess(recorder, guesses);
         if is_resolved {
             assert_eq!(tokens, 1, "the table resolves one token");
             experts.route.record_resolved(recorder);
@@ -179,8 +192,45 @@ impl Layer {
         self.experts().combine.record(recorder, tokens);
     }
 
+    fn record_guess_logits(&self, recorder: &mut Recorder, guesses: bool) {
+        if let (true, Some(guess)) = (guesses, &self.guess) {
+            guess.router.record(recorder, 1);
+        }
+    }
+
+    fn record_guess(&self, recorder: &mut Recorder, guesses: bool) {
+        if let (true, Some(guess)) = (guesses, &self.guess) {
+            guess.route.record_guess(recorder);
+        }
+    }
+
     fn experts(&self) -> &Experts {
         self.experts.as_ref().expect("invariant: called for expert layers only")
+    }
+}
+
+impl Guess {
+    /// Of the layer behind layer `index`; `None` when that has no experts, or there is none.
+    fn new(model: &Model, index: u32) -> Result<Option<Self>, GpuError> {
+        let (config, scratch) = (&model.config, &model.scratch);
+        let next = index + 1;
+        let Some(router) = model.weights.layers.get(next as usize).and_then(|layer| layer.router.as_ref()) else {
+            return Ok(None);
+        };
+        let on = model.binder(1);
+        let moe_layer = next - config.lead_layer_count;
+        let route = RouteBuffers {
+            logits: &scratch.guess_logits,
+            table: model.streamer.table(),
+            routes: &scratch.guess_routes,
+            report: &scratch.guess_report,
+        };
+        let report_first = moe_layer * 2 * config.experts_used;
+        let (layer, scale) = (LayerIndex(next), config.expert_weights_scale);
+        Ok(Some(Self {
+            router: Router::new(&on, &scratch.normed, router, &scratch.guess_logits, config.embed_dim)?,
+            route: Route::new(&on, &route, &scratch.tiles, layer, moe_layer, report_first, scale)?,
+        }))
     }
 }
 

@@ -66,7 +66,7 @@ impl Model {
         let mut recorder = self.gpu.recorder()?;
         let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
         self.watch.clock.begin(&mut recorder, mark);
-        sequence.record_beginning(self, &mut recorder, count, false);
+        sequence.record_beginning(self, &mut recorder, count, false, false);
         let mut ticket = step.submit(self, recorder, mark)?;
 
         let lead = self.config.lead_layer_count as usize;
@@ -90,7 +90,7 @@ impl Model {
             sequence.layers[index].record_shared_and_combine(&mut recorder, count);
             if let Some(next) = sequence.layers.get(index + 1) {
                 next.record_attend(&mut recorder, count);
-                next.record_route(&mut recorder, count, false);
+                next.record_route(&mut recorder, count, false, false);
             } else if want != Want::Nothing && !has_watched_logits {
                 self.record_last_logits(sequence, &mut recorder, count, want);
             }

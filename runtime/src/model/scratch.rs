@@ -52,6 +52,12 @@ pub struct Scratch {
     pub routes: Buffer,
     /// Device to host: the same, of all expert layers of one token, or of one layer of many tokens.
     pub route_report: Buffer,
+    /// f32 `[expert_count]`: a guess at the next layer's router logits, for one token.
+    pub guess_logits: Buffer,
+    /// u32 `[2, K]`: guessed picks and weights; nobody reads them here.
+    pub guess_routes: Buffer,
+    /// Device to host: guessed picks and weights of every expert layer, u32 `[moe_layers, 2, K]`.
+    pub guess_report: Buffer,
     /// Host to device: tiles, then pairs.
     pub tiles_upload: Buffer,
     /// Where pairs begin in `tiles_upload`, in bytes.
@@ -148,6 +154,9 @@ impl Scratch {
             router_logits: device("router logits", t * w(config.expert_count))?,
             routes: device("routes", t * 2 * k)?,
             route_report: words("route report", t.max(moe_layers) * 2 * k, Placement::Readback)?,
+            guess_logits: device("guessed logits", w(config.expert_count))?,
+            guess_routes: device("guessed routes", 2 * k)?,
+            guess_report: words("guess report", moe_layers * 2 * k, Placement::Readback)?,
             tiles_upload: words("tiles upload", tile_words + u64::from(pairs), Placement::Upload)?,
             pairs_offset_bytes: tile_words * 4,
             tiles: TileBuffers {

@@ -88,6 +88,8 @@ pub struct Sequence {
     rows_buffer: Vec<f32>,
     angles_buffer: Vec<f32>,
     pub(super) decode: Option<DecodeCommands>,
+    /// The same, with guesses at every layer's picks one layer early; none where the pool holds every expert.
+    pub(super) decode_guessing: Option<DecodeCommands>,
     /// Positions that are filled.
     pub(super) position: u32,
     /// Layers submitted ahead of a miss at decode.
@@ -117,10 +119,14 @@ impl Sequence {
             rows_buffer: Vec::new(),
             angles_buffer: Vec::new(),
             decode: None,
+            decode_guessing: None,
             position: 0,
             run_ahead: 1,
         };
-        sequence.decode = Some(sequence.record_decode(model)?);
+        sequence.decode = Some(sequence.record_decode(model, false)?);
+        if model.streamer.can_guess() {
+            sequence.decode_guessing = Some(sequence.record_decode(model, true)?);
+        }
         Ok(sequence)
     }
 
@@ -178,6 +184,7 @@ impl Sequence {
         recorder: &mut Recorder,
         tokens: u32,
         is_resolved: bool,
+        guesses: bool,
     ) {
         let (config, scratch) = (&model.config, &model.scratch);
         recorder.copy(&scratch.control_upload, 0, &scratch.control, 0, CONTROL_WORDS as u64 * 4);
@@ -188,13 +195,13 @@ impl Sequence {
         let lead = config.lead_layer_count as usize;
         for layer in &self.layers[..lead] {
             layer.record_attend(recorder, tokens);
-            layer.record_dense(recorder, tokens);
+            layer.record_dense(recorder, tokens, guesses);
         }
         self.layers[lead].record_attend(recorder, tokens);
-        self.layers[lead].record_route(recorder, tokens, is_resolved);
+        self.layers[lead].record_route(recorder, tokens, is_resolved, guesses);
     }
 
-    fn record_decode(&self, model: &Model) -> Result<DecodeCommands, GpuError> {
+    fn record_decode(&self, model: &Model, guesses: bool) -> Result<DecodeCommands, GpuError> {
         let (gpu, scratch) = (&model.gpu, &model.scratch);
         let lead = model.config.lead_layer_count as usize;
         let (mut segments, mut marks) = (Vec::new(), Vec::new());
@@ -202,7 +209,7 @@ impl Sequence {
         let mut recorder = gpu.recorder()?;
         marks.push(clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0));
         clock.begin(&mut recorder, marks[0]);
-        self.record_beginning(model, &mut recorder, 1, true);
+        self.record_beginning(model, &mut recorder, 1, true, guesses);
         clock.end(&mut recorder, marks[0]);
         segments.push(recorder.finish()?);
         for (index, layer) in self.layers.iter().enumerate().skip(lead) {
@@ -214,7 +221,7 @@ impl Sequence {
             match self.layers.get(index + 1) {
                 Some(next) => {
                     next.record_attend(&mut recorder, 1);
-                    next.record_route(&mut recorder, 1, true);
+                    next.record_route(&mut recorder, 1, true, guesses);
                 }
                 None => self.head.record(&mut recorder, 0, 1),
             }

@@ -88,6 +88,7 @@ struct RoutePush {
     uint report_first;
     uint is_resolved;
     float weights_scale;
+    uint is_guess;
 };
 
 struct ExpertGateUpPush {

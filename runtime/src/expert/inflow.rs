@@ -1,0 +1,452 @@
+//! Experts from the drive into host memory, whatever a step does meanwhile.
+//!
+//! - Owns: the transport, the host tier's table and its slots' memory.
+//! - In: experts that a step waits for, and guesses at those that it will want.
+//! - Out: host slots that hold a whole, checked record.
+//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few reads are under way, so
+//!   a demand waits for at most [`Inflow::guess_depth`] reads that it did not ask for. A guess that fails is forgotten; a step
+//!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::base::events::Lane;
+use crate::base::ids::ExpertKey;
+use crate::base::region::HostBuffer;
+use crate::disk::{Completion, Read};
+use crate::expert::check::{Check, Verdict};
+use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
+use crate::expert::{ExpertError, Transport};
+use crate::gpu::{Buffer, Recorder, Ticket};
+use crate::store::{ExpertPieces, Source};
+
+/// Pieces of a record at most: its three matrices.
+const PIECES_MAX: usize = 3;
+
+/// The memory of a host slot, and what is on its way into it.
+struct Place {
+    /// One a piece; `None` while a read fills it.
+    buffers: [Option<HostBuffer>; PIECES_MAX],
+    /// Where in them the wanted bytes lie.
+    ranges: [Range<usize>; PIECES_MAX],
+    /// What is being read.
+    pieces: Option<ExpertPieces>,
+    key: Option<ExpertKey>,
+    begun: [Option<Instant>; PIECES_MAX],
+    next_piece: usize,
+    left: usize,
+    is_second_read: bool,
+    /// Whether a step waits for it.
+    is_wanted: bool,
+    /// The first thing that went wrong with it.
+    failure: Option<ExpertError>,
+}
+
+/// What came of asking for an expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// It lies there.
+    Held(HostSlot),
+    /// It is being read.
+    Reading(HostSlot),
+    /// All slots are in use; some become free as copies end.
+    NoSlot,
+}
+
+/// Counters of what was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InflowStats {
+    /// Records read because a step waited for them.
+    pub demand_reads: u64,
+    /// Guesses whose read was begun.
+    pub guesses_issued: u64,
+    /// Guesses that a step wanted while they were still being read.
+    pub guesses_used_late: u64,
+    /// Guesses that lay there when a step wanted them.
+    pub guesses_used: u64,
+    /// Guesses that were never wanted.
+    pub guesses_wasted: u64,
+    /// Uses that found their record in host memory, guesses left out.
+    pub host_hits: u64,
+    /// Record bytes read.
+    pub read_bytes: u64,
+}
+
+/// Reads experts into host slots.
+pub(super) struct Inflow {
+    transport: Transport,
+    source: Arc<Source>,
+    tier: HostTier,
+    places: Vec<Place>,
+    /// Slots with pieces whose read has not begun, first asked first.
+    demand: VecDeque<HostSlot>,
+    guesses: VecDeque<HostSlot>,
+    /// Copies out of slots under way.
+    lent: VecDeque<(Ticket, HostSlot)>,
+    /// Slots lent to copies that are not submitted yet.
+    held: Vec<HostSlot>,
+    completions: Vec<Completion>,
+    guess_depth: usize,
+    stats: InflowStats,
+}
+
+impl Inflow {
+    /// Takes over a transport that nothing is under way in.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When the transport's ring has fewer buffers than one record has pieces and a guess needs.
+    pub(super) fn new(
+        mut transport: Transport,
+        source: Arc<Source>,
+        kept_max: u32,
+        guess_depth: usize,
+    ) -> Result<Self, ExpertError> {
+        let pieces = source.expert_keys().next().map_or(1, |key| source.expert_pieces(key).len());
+        let mut buffers = transport.take_buffers()?;
+        let slot_count = buffers.len() / pieces;
+        let places: Vec<Place> = (0..slot_count)
+            .map(|_| {
+                let mut place = Place::default();
+                place.buffers[..pieces].iter_mut().for_each(|buffer| *buffer = buffers.pop());
+                place
+            })
+            .collect();
+        let slot_count = u32::try_from(slot_count).expect("invariant: a ring's buffers are counted in u32");
+        // A third of the ring for guesses; the rest is read into and copied from.
+        let ring = slot_count.saturating_sub(kept_max);
+        let tier = HostTier::new(slot_count, kept_max.min(slot_count.saturating_sub(1)), ring / 3);
+        Ok(Self {
+            transport,
+            source,
+            tier,
+            places,
+            demand: VecDeque::with_capacity(slot_count as usize),
+            guesses: VecDeque::with_capacity(slot_count as usize),
+            lent: VecDeque::with_capacity(slot_count as usize),
+            held: Vec::with_capacity(slot_count as usize),
+            completions: Vec::new(),
+            guess_depth,
+            stats: InflowStats::default(),
+        })
+    }
+
+    pub(super) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    pub(super) fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
+    }
+
+    pub(super) fn stats(&self) -> InflowStats {
+        self.stats
+    }
+
+    /// Asks for an expert that a step waits for.
+    pub(super) fn want(&mut self, key: ExpertKey) -> Wanted {
+        match self.tier.lookup(key) {
+            Some((slot, Found::Held)) => {
+                if self.tier.is_guess(slot) {
+                    self.stats.guesses_used += 1;
+                } else {
+                    self.stats.host_hits += 1;
+                }
+                self.hold(slot);
+                Wanted::Held(slot)
+            }
+            Some((slot, Found::Reading)) => {
+                self.places[slot.0 as usize].is_wanted = true;
+                if self.tier.is_unwanted_guess(slot) {
+                    self.stats.guesses_used_late += 1;
+                    self.tier.want(slot);
+                    if let Some(at) = self.guesses.iter().position(|&other| other == slot) {
+                        self.guesses.remove(at);
+                        self.demand.push_back(slot);
+                    }
+                }
+                Wanted::Reading(slot)
+            }
+            None => match self.tier.claim(key, Claim::Demand) {
+                None => Wanted::NoSlot,
+                Some(slot) => {
+                    self.stats.demand_reads += 1;
+                    self.prepare(slot, key, true);
+                    self.demand.push_back(slot);
+                    Wanted::Reading(slot)
+                }
+            },
+        }
+    }
+
+    /// Has an expert read that a step may want soon, when the drive has nothing better to do. False when there is no room for
+    /// it, or it is here.
+    pub(super) fn guess(&mut self, key: ExpertKey) -> bool {
+        if self.tier.lookup(key).is_some() {
+            return false;
+        }
+        let Some(slot) = self.tier.claim(key, Claim::Guess) else { return false };
+        self.prepare(slot, key, false);
+        self.guesses.push_back(slot);
+        true
+    }
+
+    /// Gives up guesses for which `is_stale` holds: those not begun are not read, those that lie there may be overwritten.
+    pub(super) fn drop_guesses(&mut self, is_stale: impl Fn(ExpertKey) -> bool) {
+        let (tier, places, stats) = (&mut self.tier, &mut self.places, &mut self.stats);
+        self.guesses.retain(|&slot| {
+            let place = &mut places[slot.0 as usize];
+            let is_untouched = place.next_piece == 0;
+            let drop_it = is_untouched && place.key.is_some_and(&is_stale);
+            if drop_it {
+                place.key = None;
+                tier.failed(slot);
+            }
+            !drop_it
+        });
+        stats.guesses_wasted += u64::from(tier.drop_guesses(is_stale));
+    }
+
+    fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {
+        let pieces = self.source.expert_pieces(key);
+        let place = &mut self.places[slot.0 as usize];
+        place.left = pieces.len();
+        place.pieces = Some(pieces);
+        place.key = Some(key);
+        place.next_piece = 0;
+        place.is_second_read = false;
+        place.is_wanted = is_wanted;
+        place.failure = None;
+    }
+
+    /// Begins as many reads as the queue takes: demands first, guesses while few reads are under way.
+    pub(super) fn begin_reads(&mut self) {
+        while self.transport.room() > 0 {
+            let (slot, is_guess) = match (self.demand.front(), self.guesses.front()) {
+                (Some(&slot), _) => (slot, false),
+                (None, Some(&slot)) if self.transport.in_flight() < self.guess_depth => (slot, true),
+                (None, _) => return,
+            };
+            let place = &mut self.places[slot.0 as usize];
+            let pieces = place.pieces.expect("invariant: prepared when it was asked for");
+            let piece = place.next_piece;
+            if piece == 0 && is_guess {
+                self.stats.guesses_issued += 1;
+            }
+            let buffer = place.buffers[piece].take().expect("invariant: nobody else reads into it");
+            place.begun[piece] = Some(Instant::now());
+            place.next_piece += 1;
+            if place.next_piece == pieces.len() {
+                if is_guess {
+                    self.guesses.pop_front()
+                } else {
+                    self.demand.pop_front()
+                };
+            }
+            let span = pieces[piece].span;
+            self.transport.push(Read {
+                file: span.file,
+                offset_bytes: span.offset_bytes,
+                len_bytes: u32::try_from(span.len_bytes).expect("invariant: a record is below 4 GiB"),
+                buffer,
+                tag: u64::from(slot.0) * PIECES_MAX as u64 + piece as u64,
+            });
+        }
+    }
+
+    /// Takes in what has been read; with `wait`, waits until something has.
+    ///
+    /// # Errors
+    /// What happened to a read that a step waits for, or to the queue. What else is under way goes on.
+    pub(super) fn collect(&mut self, wait: bool) -> Result<(), ExpertError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = self.transport.poll(wait, &mut completions);
+        let mut failure = None;
+        for Completion { tag, buffer, result } in completions.drain(..) {
+            let (index, piece) = (tag / PIECES_MAX as u64, tag % PIECES_MAX as u64);
+            let slot = HostSlot(u32::try_from(index).expect("invariant: tags are made of slots"));
+            let piece = usize::try_from(piece).expect("invariant: at most PIECES_MAX");
+            if let Err(error) = self.arrive(slot, piece, buffer, result.map_err(ExpertError::from)) {
+                failure.get_or_insert(error);
+            }
+        }
+        self.completions = completions;
+        polled?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn arrive(
+        &mut self,
+        slot: HostSlot,
+        piece: usize,
+        buffer: HostBuffer,
+        result: Result<Range<usize>, ExpertError>,
+    ) -> Result<(), ExpertError> {
+        let place = &mut self.places[slot.0 as usize];
+        place.buffers[piece] = Some(buffer);
+        place.left -= 1;
+        match result {
+            Ok(range) => {
+                if let (Some(begun), Some(key)) = (place.begun[piece], place.key) {
+                    let bytes = range.len() as u64;
+                    self.stats.read_bytes += bytes;
+                    let watch = self.transport.watch();
+                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, Instant::now());
+                }
+                place.ranges[piece] = range;
+            }
+            Err(error) => {
+                place.failure.get_or_insert(error);
+            }
+        }
+        if place.left > 0 { Ok(()) } else { self.settle(slot) }
+    }
+
+    /// All pieces of `slot` have come back: checks the record, has it read again once where it is wrong.
+    fn settle(&mut self, slot: HostSlot) -> Result<(), ExpertError> {
+        let place = &mut self.places[slot.0 as usize];
+        let key = place.key.expect("invariant: what is read has a name");
+        let pieces = place.pieces.expect("invariant: what is read has pieces");
+        if place.failure.is_none() && pieces.len() == 1 {
+            let bytes = &place.buffers[0].as_ref().expect("invariant: it came back").as_slice()
+                [place.ranges[0].clone()];
+            let check = Check::Record(key);
+            if self.transport.checker().check(Some(&check), bytes) == Verdict::Wrong {
+                if place.is_second_read {
+                    place.failure = Some(self.transport.checker().damaged(&check, pieces[0].span));
+                } else {
+                    // The drive, or the way from it, may have been wrong this once.
+                    self.transport.checker().note_second_read();
+                    (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
+                    self.demand.push_back(slot);
+                    return Ok(());
+                }
+            }
+        }
+        match place.failure.take() {
+            None => {
+                self.tier.landed(slot);
+                Ok(())
+            }
+            Some(error) => {
+                place.key = None;
+                self.tier.failed(slot);
+                // Whoever wants it later reads it again, and hears of it then.
+                let is_silent = !place.is_wanted || matches!(error, ExpertError::Abandoned);
+                if is_silent { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails
+    /// in silence.
+    pub(super) fn abandon(&mut self) {
+        for slot in self.demand.drain(..).chain(self.guesses.drain(..)) {
+            let place = &mut self.places[slot.0 as usize];
+            let pieces = place.pieces.map_or(0, |pieces| pieces.len());
+            place.left -= pieces - place.next_piece;
+            place.next_piece = pieces;
+            place.failure.get_or_insert(ExpertError::Abandoned);
+            if place.left == 0 {
+                place.failure = None;
+                place.key = None;
+                self.tier.failed(slot);
+            }
+        }
+        self.places.iter_mut().for_each(|place| place.is_wanted = false);
+        self.held.drain(..).for_each(|slot| self.tier.give_back(slot));
+    }
+
+    /// How much of `key` is in `slot`; `None` when it is not there any more.
+    pub(super) fn state(&self, slot: HostSlot, key: ExpertKey) -> Option<Found> {
+        self.tier.lookup(key).filter(|&(at, _)| at == slot).map(|(_, found)| found)
+    }
+
+    /// Keeps `slot`, whose record has landed, for a copy that is to be submitted next.
+    pub(super) fn hold(&mut self, slot: HostSlot) {
+        self.tier.lend(slot);
+        self.held.push(slot);
+    }
+
+    /// Records the copy of a held record to `target`.
+    pub(super) fn record_copy(
+        &mut self,
+        recorder: &mut Recorder,
+        slot: HostSlot,
+        target: &Buffer,
+        target_offset_bytes: u64,
+    ) {
+        let place = &self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what is held has pieces");
+        for (piece, (buffer, range)) in pieces.iter().zip(place.buffers.iter().zip(&place.ranges)) {
+            let buffer = buffer.as_ref().expect("invariant: what is held has its buffers");
+            let (source, offset_bytes) = self.transport.staging().land(buffer, range);
+            let at = target_offset_bytes + piece.record_offset_bytes;
+            recorder.copy(source, offset_bytes, target, at, range.len() as u64);
+        }
+    }
+
+    /// The copies of all that is held end with `ticket`.
+    pub(super) fn submitted(&mut self, ticket: Ticket) {
+        self.lent.extend(self.held.drain(..).map(|slot| (ticket, slot)));
+    }
+
+    /// Takes back the slots whose copies have ended; with `wait`, waits for the oldest first.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub(super) fn take_back(&mut self, wait: bool) -> Result<(), ExpertError> {
+        if let (true, Some(&(ticket, _))) = (wait, self.lent.front()) {
+            self.transport.wait_copy(ticket)?;
+        }
+        while let Some(&(ticket, slot)) = self.lent.front() {
+            if !self.transport.gpu().is_done(ticket)? {
+                break;
+            }
+            self.lent.pop_front();
+            self.tier.give_back(slot);
+        }
+        Ok(())
+    }
+
+    /// Whether a copy is under way.
+    pub(super) fn has_lent(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
+    /// Reads under way, guesses among them.
+    pub(super) fn in_flight(&self) -> usize {
+        self.transport.in_flight()
+    }
+
+    /// How many reads may be under way before a guess is not begun.
+    pub(super) fn guess_depth(&self) -> usize {
+        self.guess_depth
+    }
+
+    /// Sets [`Self::guess_depth`].
+    pub(super) fn set_guess_depth(&mut self, depth: usize) {
+        self.guess_depth = depth;
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            buffers: [const { None }; PIECES_MAX],
+            ranges: [const { 0..0 }; PIECES_MAX],
+            pieces: None,
+            key: None,
+            begun: [None; PIECES_MAX],
+            next_piece: 0,
+            left: 0,
+            is_second_read: false,
+            is_wanted: false,
+            failure: None,
+        }
+    }
+}
