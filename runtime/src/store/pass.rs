@@ -2,11 +2,11 @@
 //!
 //! - Owns: the threads of the pass. In: sources, a layout, a state to go on from. Out: the state at the end, and on the
 //!   way a journal.
-//! - Invariants: the source is read in order, each byte once. Reading, the source's SHA-256, the pieces' sums and the
-//!   writes run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
+//! - Invariants: the source is read in order, each byte once. Reading, the source's SHA-256, the writes, and the cutting
+//!   with the pieces' sums run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
 //!   size. A state is saved only when everything before it was written and synced.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use crate::store::options::{IngestOptions, IngestPhase, IngestProgress};
 use crate::store::output::{Output, Writers};
 use crate::store::parts::Part;
 use crate::store::reader::{CHUNKS, Chunk, FromReader};
-use crate::store::sums::{PieceSums, Sums};
+use crate::store::sums::Sums;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -48,12 +48,6 @@ enum ForHash {
     Bytes(Arc<Chunk>),
     State(SyncSender<Sha256>),
     Restart,
-}
-
-enum ForSums {
-    Bytes(Arc<Chunk>, Range<usize>),
-    PieceEnd,
-    Take(SyncSender<Vec<PieceSums>>),
 }
 
 impl Work<'_> {
@@ -105,7 +99,7 @@ impl Work<'_> {
                 work: self,
                 writers,
                 hash: start_hash(scope, state.sha256.clone()),
-                sums: start_sums(scope, sums),
+                sums,
                 next: state.pieces.len(),
                 piece_bytes: state.piece_bytes,
                 offset_bytes: state.offset_bytes,
@@ -136,7 +130,7 @@ impl Work<'_> {
             let bytes = &mut buffer[..len];
             let read = self.drive.read_at(&output.path, target.offset_bytes + done, bytes);
             read.map_err(crate::store::error::io_error("read", &output.path))?;
-            sums.add(bytes);
+            sums.add(&[], bytes);
             done += bytes.len() as u64;
         }
         Ok(sums)
@@ -157,27 +151,12 @@ fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> S
     send
 }
 
-fn start_sums<'scope>(scope: &'scope Scope<'scope, '_>, mut sums: Sums) -> SyncSender<ForSums> {
-    // Small pieces make many messages of one chunk.
-    let (send, receive) = sync_channel(64 * CHUNKS);
-    scope.spawn(move || {
-        for work in receive {
-            match work {
-                ForSums::Bytes(chunk, range) => sums.add(&chunk.as_slice()[range]),
-                ForSums::PieceEnd => sums.end(),
-                ForSums::Take(answer) => drop(answer.send(sums.take())),
-            }
-        }
-    });
-    send
-}
-
 /// The pass at work, on the caller's thread.
 struct Pass<'pass, 'run> {
     work: &'pass Work<'run>,
     writers: Writers<'pass>,
     hash: SyncSender<ForHash>,
-    sums: SyncSender<ForSums>,
+    sums: Sums,
     /// The piece at hand, and how much of it was handed on.
     next: usize,
     piece_bytes: u64,
@@ -215,7 +194,7 @@ impl Pass<'_, '_> {
 
     fn take(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
         self.hash.send(ForHash::Bytes(chunk.clone())).expect(ALIVE);
-        self.cut(chunk)?;
+        self.cut(chunk.as_slice())?;
         let options = self.work.options;
         if self.offset_bytes - self.saved_bytes >= options.checkpoint_bytes
             || self.saved_at.elapsed() >= options.checkpoint_after
@@ -225,34 +204,34 @@ impl Pass<'_, '_> {
         self.report()
     }
 
-    /// Hands the parts of a chunk to where they belong.
-    fn cut(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
+    /// Hands the parts of a chunk to the writers, and takes their sums.
+    fn cut(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let start_bytes = self.offset_bytes;
-        let bytes = chunk.as_slice();
         let end_bytes = start_bytes + bytes.len() as u64;
+        let (mut ends, mut rest): (Vec<&[u8]>, &[u8]) = (Vec::new(), &[]);
         while let Some(step) =
             self.work.moves.get(self.next).filter(|step| step.gguf_offset_bytes < end_bytes)
         {
             let from = step.gguf_offset_bytes + self.piece_bytes;
             let to = (step.gguf_offset_bytes + step.target.len_bytes).min(end_bytes);
             let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
-            let range = place(from)..place(to);
+            let part = &bytes[place(from)..place(to)];
             let file = usize::from(step.target.file.0);
-            let target_bytes = step.target.offset_bytes + self.piece_bytes;
-            self.writers.write(file, target_bytes, &bytes[range.clone()])?;
-            self.sums.send(ForSums::Bytes(chunk.clone(), range)).expect(ALIVE);
+            self.writers.write(file, step.target.offset_bytes + self.piece_bytes, part)?;
             self.piece_bytes += to - from;
             if self.piece_bytes < step.target.len_bytes {
+                rest = part;
                 break;
             }
+            ends.push(part);
             // What follows in the file is another record or tensor, except within a record.
             if !matches!(step.owner, Owner::Record(_, 0 | 1)) {
                 self.writers.pad(file, step.target.offset_bytes + step.target.len_bytes)?;
             }
-            self.sums.send(ForSums::PieceEnd).expect(ALIVE);
             self.next += 1;
             self.piece_bytes = 0;
         }
+        self.sums.add(&ends, rest);
         self.offset_bytes = end_bytes;
         Ok(())
     }
@@ -282,9 +261,7 @@ impl Pass<'_, '_> {
             let synced = output.file.sync();
             synced.map_err(|source| StoreError::SyncFailed { path: output.path.clone(), source })?;
         }
-        let (answer, pieces) = sync_channel(1);
-        self.sums.send(ForSums::Take(answer)).expect(ALIVE);
-        self.state.pieces.extend(pieces.recv().expect(ALIVE));
+        self.state.pieces.extend(self.sums.take());
         assert_eq!(self.state.pieces.len(), self.next, "sums of every piece that ended");
         self.state.sha256 = self.hash_state();
         (self.state.offset_bytes, self.state.piece_bytes) = (self.offset_bytes, self.piece_bytes);
