@@ -25,7 +25,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     let len = std::fs::metadata(source)?.len();
-    let rate = |seconds: f64| len as f64 / seconds / 1e9;
     let number = |name, usual| std::env::var(name).map_or(Ok(usual), |text| text.parse::<usize>());
     let (rounds, chunk_bytes) = (number("FLINT_RT_ROUNDS", ROUNDS)?, number("FLINT_RT_CHUNK_BYTES", 0)?);
     println!("source {len} B; on one core: {}", bounds());

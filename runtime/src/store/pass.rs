@@ -6,7 +6,7 @@
 //!   with the pieces' sums run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
 //!   size. A state is saved only when everything before it was written and synced.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -29,6 +29,9 @@ use crate::store::sums::Sums;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// Pieces whose sums are taken together: two would do, and more lose less at the ends of chunks.
+const BATCH: usize = 3;
 
 /// What stays the same through the pass.
 pub(super) struct Work<'run> {
@@ -204,35 +207,55 @@ impl Pass<'_, '_> {
         self.report()
     }
 
-    /// Hands the parts of a chunk to the writers, and takes their sums.
+    /// Takes the sums of the pieces' parts in a chunk, and hands them to the writers.
     fn cut(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let start_bytes = self.offset_bytes;
         let end_bytes = start_bytes + bytes.len() as u64;
-        let (mut ends, mut rest): (Vec<&[u8]>, &[u8]) = (Vec::new(), &[]);
-        while let Some(step) =
+        let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
+        let mut batch: Vec<(Move, Range<u64>)> = Vec::with_capacity(BATCH);
+        while let Some(&step) =
             self.work.moves.get(self.next).filter(|step| step.gguf_offset_bytes < end_bytes)
         {
             let from = step.gguf_offset_bytes + self.piece_bytes;
-            let to = (step.gguf_offset_bytes + step.target.len_bytes).min(end_bytes);
-            let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
-            let part = &bytes[place(from)..place(to)];
-            let file = usize::from(step.target.file.0);
-            self.writers.write(file, step.target.offset_bytes + self.piece_bytes, part)?;
-            self.piece_bytes += to - from;
-            if self.piece_bytes < step.target.len_bytes {
-                rest = part;
+            let whole = step.gguf_offset_bytes + step.target.len_bytes;
+            batch.push((step, from..whole.min(end_bytes)));
+            if whole > end_bytes {
+                self.piece_bytes = end_bytes - step.gguf_offset_bytes;
                 break;
             }
-            ends.push(part);
-            // What follows in the file is another record or tensor, except within a record.
-            if !matches!(step.owner, Owner::Record(_, 0 | 1)) {
-                self.writers.pad(file, step.target.offset_bytes + step.target.len_bytes)?;
+            (self.next, self.piece_bytes) = (self.next + 1, 0);
+            if batch.len() == BATCH {
+                self.copy(&mut batch, |part| &bytes[place(part.start)..place(part.end)])?;
             }
-            self.next += 1;
-            self.piece_bytes = 0;
         }
-        self.sums.add(&ends, rest);
+        self.copy(&mut batch, |part| &bytes[place(part.start)..place(part.end)])?;
         self.offset_bytes = end_bytes;
+        Ok(())
+    }
+
+    /// Does so for some of them: the sums first, which wait for memory beside their work, so that the copy to the writers'
+    /// buffers finds the bytes in the cache.
+    fn copy<'bytes>(
+        &mut self,
+        batch: &mut Vec<(Move, Range<u64>)>,
+        bytes_of: impl Fn(&Range<u64>) -> &'bytes [u8],
+    ) -> Result<(), StoreError> {
+        let parts: Vec<&[u8]> = batch.iter().map(|(_, part)| bytes_of(part)).collect();
+        let is_whole = |(step, part): &(Move, Range<u64>)| {
+            part.end == step.gguf_offset_bytes + step.target.len_bytes
+        };
+        let ends = batch.iter().filter(|piece| is_whole(piece)).count();
+        self.sums.add(&parts[..ends], parts.get(ends).copied().unwrap_or_default());
+        for (piece, bytes) in batch.drain(..).zip(parts) {
+            let Move { gguf_offset_bytes, target, owner } = piece.0;
+            let file = usize::from(target.file.0);
+            let offset_bytes = target.offset_bytes + (piece.1.start - gguf_offset_bytes);
+            self.writers.write(file, offset_bytes, bytes)?;
+            // What follows in the file is another record or tensor, except within a record.
+            if is_whole(&piece) && !matches!(owner, Owner::Record(_, 0 | 1)) {
+                self.writers.pad(file, target.offset_bytes + target.len_bytes)?;
+            }
+        }
         Ok(())
     }
 
