@@ -55,14 +55,16 @@ pub(crate) fn plan(stripes: &[Stripe], target: &Path) -> Outcome<Vec<StripePlan>
             Some(weights) => weights,
             None => {
                 let weights = folders.iter().map(|folder| measured(folder)).collect::<Outcome<Vec<_>>>()?;
-                let said = folders.iter().zip(&weights).map(|(folder, rate)| format!("{} {rate}", folder.display()));
+                let said =
+                    folders.iter().zip(&weights).map(|(folder, rate)| format!("{} {rate}", folder.display()));
                 note(&format!("GB/s of reads, measured: {}", said.collect::<Vec<_>>().join(", ")));
                 weights
             }
         },
         _ => return Err(Failure::usage("--stripe: give a weight for each folder, or for none")),
     };
-    let plan = folders.into_iter().zip(weights).map(|(folder, weight)| StripePlan { folder: Some(folder), weight });
+    let plan =
+        folders.into_iter().zip(weights).map(|(folder, weight)| StripePlan { folder: Some(folder), weight });
     Ok(plan.collect())
 }
 

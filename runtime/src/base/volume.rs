@@ -85,9 +85,7 @@ pub fn write_out(file: &File, offset_bytes: u64, len_bytes: u64, how_far: WriteO
     let flags = match how_far {
         WriteOut::Begin => libc::SYNC_FILE_RANGE_WRITE,
         WriteOut::Finish => {
-            libc::SYNC_FILE_RANGE_WAIT_BEFORE
-                | libc::SYNC_FILE_RANGE_WRITE
-                | libc::SYNC_FILE_RANGE_WAIT_AFTER
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER
         }
     };
     loop {

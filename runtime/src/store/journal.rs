@@ -106,7 +106,11 @@ impl Record {
         drive.read_at(&path, 0, &mut bytes).map_err(io_error("read", &path))?;
         let record: Self = serde_json::from_slice(&bytes).map_err(|_| damaged())?;
         let is_ours = record.format == FORMAT && record.version == VERSION;
-        if is_ours && record.digest == record.digest_of_the_rest() { Ok(Some(record)) } else { Err(damaged()) }
+        if is_ours && record.digest == record.digest_of_the_rest() {
+            Ok(Some(record))
+        } else {
+            Err(damaged())
+        }
     }
 
     fn digest_of_the_rest(&self) -> String {

@@ -30,8 +30,8 @@ use crate::store::sums::Sums;
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// Pieces whose sums are taken together: two would do, and more lose less at the ends of chunks.
-const BATCH: usize = 3;
+/// Pieces whose sums are taken together, two at a time: more lose less where a chunk cuts one, fewer stay in the cache.
+const BATCH: usize = 4;
 
 /// What stays the same through the pass.
 pub(super) struct Work<'run> {
@@ -241,9 +241,8 @@ impl Pass<'_, '_> {
         bytes_of: impl Fn(&Range<u64>) -> &'bytes [u8],
     ) -> Result<(), StoreError> {
         let parts: Vec<&[u8]> = batch.iter().map(|(_, part)| bytes_of(part)).collect();
-        let is_whole = |(step, part): &(Move, Range<u64>)| {
-            part.end == step.gguf_offset_bytes + step.target.len_bytes
-        };
+        let is_whole =
+            |(step, part): &(Move, Range<u64>)| part.end == step.gguf_offset_bytes + step.target.len_bytes;
         let ends = batch.iter().filter(|piece| is_whole(piece)).count();
         self.sums.add(&parts[..ends], parts.get(ends).copied().unwrap_or_default());
         for (piece, bytes) in batch.drain(..).zip(parts) {

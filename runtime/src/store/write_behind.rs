@@ -70,7 +70,10 @@ mod tests {
         for number in 0..40u64 {
             sent.extend(behind.add(number * step..(number + 1) * step));
             let (ranges, bytes) = &*behind.0.lock().unwrap();
-            assert!(*bytes <= WINDOW_BYTES && *bytes == ranges.len() as u64 * step, "{bytes} B after {number}");
+            assert!(
+                *bytes <= WINDOW_BYTES && *bytes == ranges.len() as u64 * step,
+                "{bytes} B after {number}"
+            );
         }
         let starts: Vec<u64> = sent.iter().map(|range| range.start / step).collect();
         assert_eq!(starts, (0..34).collect::<Vec<_>>());
@@ -81,7 +84,8 @@ mod tests {
     #[test]
     fn the_bytes_are_in_the_file_and_not_in_the_cache() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let file = File::options().read(true).write(true).create_new(true).open(folder.path().join("f")).unwrap();
+        let file =
+            File::options().read(true).write(true).create_new(true).open(folder.path().join("f")).unwrap();
         let behind = WriteBehind::default();
         let piece = vec![9u8; 4 << 20];
         for at in (0..48u64 << 20).step_by(piece.len()) {
