@@ -511,6 +511,12 @@ fn names_that_mean_nothing_are_usage_faults_or_missing_files() {
 
 #[test]
 fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        a_signal_ends_a_fetch(signal, code);
+    }
+}
+
+fn a_signal_ends_a_fetch(signal: i32, code: i32) {
     let sha256 = sha256_of(&model());
     let server = FaultServer::start(model(), |asked| match asked.number {
         0 => Fault::Stall(9_000_000),
@@ -524,8 +530,10 @@ fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
     let start = Instant::now();
     let id = i32::try_from(child.id()).unwrap();
     // SAFETY: sends a signal to a child of ours that was not waited for yet, so the number is still its own.
-    assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
-    Ran::new(child.wait_with_output().unwrap()).gives(130).says("goes on where it was");
+    assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+    let ran = Ran::new(child.wait_with_output().unwrap()).gives(code).says("goes on where it was");
+    let last: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["exit"]), (&Value::from("error"), &Value::from(code)));
     assert!(start.elapsed() < Duration::from_secs(3));
     assert!(!home.store().exists());
     let ran = home.run(&server.url(PATH), &["--sha256", &sha256, "--json"]).gives(0);

@@ -225,7 +225,7 @@ pub(crate) fn of_store(error: &StoreError) -> Exit {
         StoreError::Io { source, .. } => Exit::of_model_io(source),
         StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
         StoreError::TargetName { .. } | StoreError::StripeFolder { .. } => Exit::Usage,
-        StoreError::Stopped => Exit::Interrupted,
+        StoreError::Stopped => interrupt::exit(),
         StoreError::TargetParent { .. }
         | StoreError::TargetExists { .. }
         | StoreError::Busy { .. }
@@ -242,7 +242,7 @@ pub(crate) fn of_store(error: &StoreError) -> Exit {
 fn of_source(error: &SourceError) -> Exit {
     match error {
         SourceError::Changed { .. } => Exit::Model,
-        SourceError::Stopped => Exit::Interrupted,
+        SourceError::Stopped => interrupt::exit(),
         SourceError::Read { source, .. } => source.downcast_ref().map_or(Exit::Failed, of_fetch),
         _ => Exit::Failed,
     }
@@ -265,7 +265,7 @@ fn of_fetch(error: &FetchError) -> Exit {
         | FetchError::Length { .. }
         | FetchError::Digest { .. }
         | FetchError::Changed { .. } => Exit::Model,
-        FetchError::Stopped => Exit::Interrupted,
+        FetchError::Stopped => interrupt::exit(),
         _ => Exit::Failed,
     }
 }

@@ -71,7 +71,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
     make_folder(&target)?;
     let ingest_options = IngestOptions {
         sha256: opened.sha256.unwrap_or_default(),
-        stripes: stripes::plan(&args.stripe)?,
+        stripes: stripes::plan(&args.stripe, &target)?,
         ..IngestOptions::default()
     };
     let report = with_bar(opened.files, &target, &ingest_options, args.json)
@@ -83,8 +83,8 @@ fn ingest(args: &IngestArgs) -> Outcome {
 /// Says what an interrupted ingest is good for.
 fn go_on_later(failure: Failure) -> Failure {
     match failure {
-        Failure::Told { exit: Exit::Interrupted, text } => {
-            Failure::new(Exit::Interrupted, format!("{text}; the same command goes on where it was"))
+        Failure::Told { exit: exit @ (Exit::Interrupted | Exit::Terminated), text } => {
+            Failure::new(exit, format!("{text}; the same command goes on where it was"))
         }
         other => other,
     }

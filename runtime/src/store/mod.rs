@@ -21,6 +21,7 @@ mod experts;
 mod headers;
 mod ingest;
 mod journal;
+mod lanes;
 mod layout;
 mod local;
 mod lock;
@@ -42,6 +43,7 @@ mod stripe;
 mod stripes;
 mod sums;
 mod verify;
+mod write_behind;
 
 pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
@@ -63,6 +65,7 @@ pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
+pub use stripes::begun_weights;
 pub use verify::{
     Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
     is_tensor_whole, repair_store, sha256_of_file, verify_store,
