@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
     Plan(PlanArgs),
+    /// Measure what a drive gives for the runtime's reads, and what is in its way.
+    DiskProfile(crate::disk_profile::DiskProfileArgs),
     /// List the stores.
     List(ListArgs),
     /// Remove a store.
@@ -440,7 +442,7 @@ fn device(text: &str) -> Result<String, String> {
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit.trim() {
