@@ -79,13 +79,13 @@ pub(crate) fn run(args: &DiskProfileArgs) -> Outcome {
     report::print(&profile, &target, args.output(), saved.as_deref())
 }
 
-/// Measures what a model's decode asks of a drive, for about `seconds`: depths and bursts, nothing else.
+/// Measures what a model's decode asks of a drive, for about `seconds`: depths and bursts, nothing
+/// else. The caller asks for signals to be told (`Reply`).
 pub(crate) fn measure_decode(
     target: &Target,
     wanted: Option<ReadPath>,
     seconds: u32,
 ) -> Outcome<DriveProfile> {
-    let _asked = Reply::begin();
     let mut session = Session::new(target)?;
     if let Some(path) = wanted {
         session.engine = match path {
@@ -373,7 +373,10 @@ impl<'a> Session<'a> {
             record_bytes: target.record_bytes,
             record_from: target.record_from.to_owned(),
             reads_a_record: target.records.pieces(),
-            read_path: self.rows.read_path.unwrap_or_else(|| self.engine.name().to_owned()),
+            read_path: self
+                .rows
+                .read_path
+                .map_or_else(|| self.engine.name().to_owned(), |(_, _, report)| report),
             is_direct: target.is_direct(),
             spread_bytes: seen.spread_bytes,
             seconds: self.began.elapsed().as_secs_f64(),

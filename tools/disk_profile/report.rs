@@ -145,10 +145,11 @@ fn text(
     };
     let _ = writeln!(
         text,
-        "  reads    records of {} B ({source}), {} reads each, over {} in {files} files",
+        "  reads    records of {} B ({source}), {} each, over {} in {}",
         profile.record_bytes,
-        profile.reads_a_record,
+        counted(profile.reads_a_record as usize, "read"),
         display_bytes(profile.spread_bytes),
+        counted(files, "file"),
     );
     let _ = writeln!(text, "  path     {}", profile.read_path);
     for (head, rows) in groups(profile) {
@@ -203,6 +204,10 @@ fn text(
         let _ = writeln!(text, "saved as {}", saved.display());
     }
     text
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The best row of records by the product's path; of a single measurement that one.

@@ -34,8 +34,8 @@ pub(super) struct Rows<'a> {
     target: &'a Target,
     devices: Vec<String>,
     seed: u64,
-    /// The path that the first direct row took, in words.
-    pub(super) read_path: Option<String>,
+    /// The path that the first engine's deepest row of records took, in words.
+    pub(super) read_path: Option<(u32, ReadEngine, String)>,
     /// Engines that could not be had, and why.
     pub(super) missing: Vec<(ReadEngine, String)>,
     /// What the drives' counters saw, and what we read, while only direct reads of ours went on.
@@ -91,8 +91,10 @@ impl<'a> Rows<'a> {
                 let files = self.target.sources();
                 match Reader::new(&files, space, order, Some(path), depth)? {
                     Ok(mut reader) => {
-                        if self.read_path.is_none() {
-                            self.read_path = Some(reader.report().to_string());
+                        let is_deeper =
+                            |known: &(u32, ReadEngine, String)| known.1 == wanted.engine && known.0 < depth;
+                        if wanted.is_record && self.read_path.as_ref().is_none_or(is_deeper) {
+                            self.read_path = Some((depth, wanted.engine, reader.report().to_string()));
                         }
                         reader.steady(until, watch)?
                     }

@@ -36,7 +36,10 @@ impl Uploader {
             recorder.finish()
         };
         let copies = (0..COPIES_AHEAD).map(record).collect::<Result<_, _>>()?;
-        Ok(Self { gpu, copies, host_path })
+        let uploader = Self { gpu, copies, host_path };
+        // The first copy into a buffer may be the one that gives it its memory.
+        uploader.copy_until(&AtomicBool::new(true))?;
+        Ok(uploader)
     }
 
     /// The device's name.
@@ -54,7 +57,7 @@ impl Uploader {
         self.host_path
     }
 
-    /// Copies until `is_over`; bytes a second.
+    /// Copies until `is_over`, once at least; bytes a second.
     pub(super) fn copy_until(&self, is_over: &AtomicBool) -> Result<f64, GpuError> {
         let mut tickets = vec![None; self.copies.len()];
         let mut copies = 0_u64;
@@ -65,10 +68,10 @@ impl Uploader {
                     self.gpu.wait(ticket)?;
                     copies += 1;
                 }
+                *ticket = Some(self.gpu.submit(&[copy])?);
                 if is_over.load(Ordering::Relaxed) {
                     break 'copying;
                 }
-                *ticket = Some(self.gpu.submit(&[copy])?);
             }
         }
         for ticket in tickets.into_iter().flatten() {
