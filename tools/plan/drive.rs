@@ -43,14 +43,16 @@ pub(super) struct Measured {
     pub(super) is_saved: bool,
 }
 
-/// Where records are read: in the file at `path`, or in one that is made in the folder `path`.
-pub(super) fn at(path: &Path, record_bytes: u64) -> Outcome<Target> {
+/// Where records are read: in the file at `path`, or in one that is made in the folder `path`. A layer of the model asks for
+/// `experts_used` of them at once.
+pub(super) fn at(path: &Path, record_bytes: u64, experts_used: u32) -> Outcome<Target> {
     let made = path.is_dir().then(|| {
         let records = MADE_RECORDS * align_up(record_bytes, 4096);
         // Where the room is not told, making the file says why.
         MADE_BYTES.min(records).min(free_bytes(path).map_or(u64::MAX, |free| free / 4))
     });
-    Target::open(&[path.to_owned()], Some(record_bytes), made)
+    let target = Target::open(&[path.to_owned()], Some(record_bytes), made)?;
+    Ok(Target { experts_used, ..target })
 }
 
 /// Measures for about `seconds`.

@@ -126,7 +126,7 @@ fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<D
         });
     };
     let target = if let Some(path) = place {
-        drive::at(path, config.record_bytes())?
+        drive::at(path, config.record_bytes(), config.experts_used)?
     } else if let Some(target) = of_model() {
         target?
     } else {
