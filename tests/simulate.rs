@@ -9,7 +9,8 @@ mod nano;
 use std::path::Path;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::simulate::curves::{hit_rate, largest_difference};
+use flint_rt::engine::expectation::HIT_RATES;
+use flint_rt::engine::simulate::curves::{curve, hit_rate, largest_difference};
 use flint_rt::engine::simulate::{CacheKind, Prefetch, Rule, Setup, run};
 use flint_rt::expert::{Policy, RouteTrace};
 use flint_rt::model::Want;
@@ -91,6 +92,21 @@ fn no_policy_beats_the_bound_and_the_default_beats_lru() {
             assert!(of(CacheKind::Pool(policy)) <= bound, "{policy} {slots}");
         }
         assert!(of(CacheKind::Pool(Policy::default())) > of(CacheKind::Pool(Policy::Lru)) + 0.005, "{slots}");
+    }
+}
+
+/// What `plan` expects of a pool is what the default policy gives.
+#[test]
+fn the_expected_hit_rates_are_those_of_the_default_policy() {
+    let traces = ["code", "prose", "chat"].map(recorded);
+    let all = RouteTrace::in_turn(&[&traces[0], &traces[1], &traces[2]]).unwrap();
+    let shares = HIT_RATES.map(|(share, _)| share);
+    for (column, trace) in [&traces[0], &all, &traces[1]].into_iter().enumerate() {
+        let got = curve(trace, CacheKind::Pool(Policy::default()), &shares);
+        for ((share, wanted), got) in HIT_RATES.iter().zip(got) {
+            let wanted = wanted[column];
+            assert!((got - wanted).abs() < 0.000_501, "{share}, column {column}: {got}, wanted {wanted}");
+        }
     }
 }
 
