@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long, default_value_t = 264.0)]
     miss_us: f64,
     /// Another model's shape to expand the routes to: layers, experts, experts used.
-    #[arg(long, value_delimiter = ',', num_args = 3)]
+    #[arg(long, value_delimiter = ',', value_name = "LAYERS,EXPERTS,USED")]
     expand: Option<Vec<u32>>,
     /// The seed of the expansion.
     #[arg(long, default_value_t = 1)]
@@ -57,7 +57,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if arguments.hit_rates {
         return print_hit_rates(&traces);
     }
-    if let Some(&[layers, experts, used]) = arguments.expand.as_deref() {
+    if let Some(shape) = arguments.expand.as_deref() {
+        let &[layers, experts, used] = shape else {
+            return Err(format!("--expand wants three numbers such as 47,256,6, got {}", shape.len()).into());
+        };
         for (name, trace) in &mut traces {
             let expanded = trace.expand(layers, experts, used, arguments.seed)?;
             let difference = largest_difference(trace, &expanded);
