@@ -23,6 +23,8 @@ pub mod plan;
 
 pub mod check;
 
+pub mod watch;
+
 pub mod staging;
 
 pub mod transport;
@@ -43,3 +45,4 @@ pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
 pub use streamer::{SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
+pub use watch::{Waits, Watch};

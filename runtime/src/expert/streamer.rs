@@ -18,7 +18,7 @@ use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::{Check, ExpertError, Move, Transport};
-use crate::gpu::{Buffer, Gpu, Placement};
+use crate::gpu::{Buffer, Gpu, Placement, Ticket};
 use crate::store::Source;
 
 const _: () = assert!(
@@ -107,6 +107,8 @@ pub struct Streamer {
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
+    /// The last load's copies, until somebody waits for them.
+    copies: Option<Ticket>,
     stats: StreamStats,
 }
 
@@ -139,6 +141,7 @@ impl Streamer {
             table,
             space,
             unlisted: Vec::new(),
+            copies: None,
             stats: StreamStats::default(),
         })
     }
@@ -171,6 +174,16 @@ impl Streamer {
     /// A step begins: one pass through all layers.
     pub fn begin_step(&mut self) {
         self.pool.begin_step();
+    }
+
+    /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
+    pub fn take_copies(&mut self) -> Option<Ticket> {
+        self.copies.take()
+    }
+
+    /// The transport, to be watched.
+    pub fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
     }
 
     /// Whether every one of `experts` is in a slot.
@@ -241,7 +254,8 @@ impl Streamer {
         );
         self.stats.evictions += loads.iter().filter(|load| load.victim.is_some()).count() as u64;
         match loaded {
-            Ok(_) => {
+            Ok(ticket) => {
+                self.copies = Some(ticket);
                 self.unlisted.clear();
                 loads.iter().for_each(|load| self.pool.loaded(load.slot));
                 self.stats.read_bytes += loads.len() as u64 * self.memory.record_bytes;
