@@ -174,7 +174,7 @@ impl Report {
         };
         let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
         let pool =
-            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, routes));
+            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },

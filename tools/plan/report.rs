@@ -14,7 +14,7 @@ use crate::devices;
 use crate::info::{file_json, plan_json};
 
 /// Where the hit rates come from.
-const HIT_RATES: &str = "hit rates are those of pools that drop what was unused longest, measured on recorded routes of a \
+const HIT_RATES: &str = "hit rates are those of the default cache policy, by simulation of recorded routes of a \
                          small model of this architecture (code, prose, chat; 672 experts); a larger model may differ";
 
 impl Report {
