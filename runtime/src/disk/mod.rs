@@ -19,6 +19,7 @@
 mod direct;
 mod error;
 mod in_flight;
+mod modelled;
 mod open;
 mod pool;
 mod progress;
@@ -40,6 +41,7 @@ mod sys;
 
 pub use direct::{AlignFoundBy, DirectReport};
 pub use error::DiskError;
+pub use modelled::{DriveModel, ModelledQueue};
 pub use open::{ReadPath, ReadPathReport, open_queue};
 pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 #[cfg(feature = "simulation")]

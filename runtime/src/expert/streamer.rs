@@ -171,6 +171,20 @@ impl Streamer {
         self.stats
     }
 
+    /// Empties all slots, in the table of the device, too: everything must be read again.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear(&mut self, gpu: &Gpu) -> Result<(), ExpertError> {
+        let mut recorder = gpu.recorder()?;
+        recorder.fill(&self.table, 0, self.table.len_bytes(), NO_SLOT);
+        let commands = recorder.finish()?;
+        gpu.wait(gpu.submit(&[&commands])?)?;
+        self.pool.clear();
+        self.unlisted.clear();
+        Ok(())
+    }
+
     /// Whether every one of `experts` is in a slot.
     pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
         experts.iter().all(|&expert| {
