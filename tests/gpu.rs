@@ -472,7 +472,7 @@ fn the_clock_of_the_device_runs() {
     gpu.clear(&[&target]).unwrap();
     let stamps = gpu.timestamps(3).unwrap();
     let mut recorder = gpu.recorder().unwrap();
-    recorder.reset_stamps(&stamps);
+    recorder.reset_stamps(&stamps, 0, stamps.count());
     recorder.stamp(&stamps, 0);
     recorder.fill(&target, 0, 4000, 1);
     recorder.stamp(&stamps, 1);

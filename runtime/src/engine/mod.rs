@@ -20,6 +20,8 @@ pub mod session;
 
 pub mod generate;
 
+pub mod times;
+
 mod error;
 
 pub use budget::{MemoryBill, MemoryPlan};
@@ -29,3 +31,4 @@ pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use session::Session;
 pub use survey::Survey;
+pub use times::TimeSplit;

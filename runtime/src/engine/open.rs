@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::base::events::EventLog;
 use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::READS_IN_FLIGHT_MAX;
 use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport,
+    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
-use crate::gpu::Gpu;
+use crate::gpu::{Clock, Gpu};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
@@ -26,6 +27,9 @@ use crate::text::{TextError, Tokenizer, Vocabulary};
 
 /// Bytes of one staging buffer at least: dense weights are read in pieces of this size, which drives like.
 const STAGING_BUFFER_BYTES_MIN: u64 = 1 << 20;
+
+/// Marks of a timeline that are in use at a time: those of the recorded steps of a few sessions, and of a chunk's waves.
+const TIMELINE_MARKS: u32 = 2048;
 
 /// The tensor that stays on disk: a step reads one row of it a token.
 pub(super) const TOKEN_TABLE: &str = "token_embd.weight";
@@ -72,6 +76,8 @@ pub struct Engine {
     paths: PathsChosen,
     files: Vec<Arc<SourceFile>>,
     chat_template: Option<String>,
+    /// Time spent in steps, in nanoseconds.
+    pub(super) step_ns: u64,
 }
 
 /// The kind of vocabulary, and the way in which text is split, that this tokenizer follows.
@@ -161,7 +167,7 @@ impl Engine {
         let FileIndex(file) = table.file;
         let embedding =
             Embedding::new(files[usize::from(file)].clone(), table, config.embed_dim, config.vocabulary);
-        let streamer = Streamer::new(
+        let mut streamer = Streamer::new(
             &gpu,
             source.clone(),
             transport,
@@ -176,8 +182,11 @@ impl Engine {
             None => None,
         };
         let chat_template = source.gguf().metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned);
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, forced };
-        Ok(Self { model, tokenizer, stops, plan, paths, files, chat_template })
+        let log = if options.timeline { EventLog::on() } else { EventLog::off() };
+        let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
+        streamer.transport_mut().watch_by(watch.clone());
+        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        Ok(Self { model, tokenizer, stops, plan, paths, files, chat_template, step_ns: 0 })
     }
 
     /// An empty conversation.

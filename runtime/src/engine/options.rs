@@ -40,6 +40,8 @@ pub struct EngineOptions {
     pub host_path: Option<HostPath>,
     /// Leaves out the comparison of what is read with a store's checksums. A GGUF in place has none.
     pub skip_checks: bool,
+    /// Keeps a timeline of reads, copies and kernels ([`crate::engine::Engine::take_events`]); costs a few percent.
+    pub timeline: bool,
 }
 
 /// Default of [`EngineOptions::context_len`].

@@ -1,5 +1,7 @@
 //! One conversation: its tokens and the sequence that holds them.
 
+use std::time::Instant;
+
 use crate::base::ids::TokenId;
 use crate::engine::{Engine, EngineError};
 use crate::model::decode::StepOutput;
@@ -100,7 +102,9 @@ impl Engine {
         for chunk in fed.chunks(chunk_len) {
             done += u32::try_from(chunk.len()).expect("invariant: a chunk is a u32");
             let chunk_want = if done == total { want } else { Want::Nothing };
+            let begin = Instant::now();
             let output = self.model.prefill(&mut session.sequence, chunk, chunk_want, observer);
+            self.note_step("chunk", begin);
             match output {
                 Ok(output) => step = output,
                 Err(error) => {
@@ -124,7 +128,9 @@ impl Engine {
         token: TokenId,
         want: Want,
     ) -> Result<StepOutput, EngineError> {
+        let begin = Instant::now();
         let output = self.model.decode(&mut session.sequence, token, want);
+        self.note_step("token", begin);
         match output {
             Ok(output) => {
                 session.tokens.push(token);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::base::ids::ExpertKey;
+use crate::base::ids::{ExpertKey, LayerIndex};
 use crate::expert::{ExpertError, Move};
 use crate::store::{Source, TensorSum, record_checksum};
 
@@ -27,6 +27,14 @@ pub enum Check {
 }
 
 impl Check {
+    /// The model layer that the bytes belong to, where they are an expert's.
+    pub(super) fn layer(&self) -> Option<LayerIndex> {
+        match self {
+            Self::Record(key) => Some(key.layer),
+            Self::TensorPart { .. } => None,
+        }
+    }
+
     /// Whether the parts before it have to be checked first.
     pub(super) fn is_in_order(&self) -> bool {
         matches!(self, Self::TensorPart { .. })

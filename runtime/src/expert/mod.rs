@@ -19,6 +19,8 @@ pub mod plan;
 
 pub mod check;
 
+pub mod watch;
+
 pub mod staging;
 
 pub mod transport;
@@ -32,3 +34,4 @@ pub use error::ExpertError;
 pub use staging::{HostPath, Staging};
 pub use streamer::{SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
+pub use watch::{Waits, Watch};

@@ -111,15 +111,9 @@ impl Staging {
         Ok(self.free.pop())
     }
 
-    /// Waits until at least one busy buffer is free; does nothing when none is busy.
-    ///
-    /// # Errors
-    /// When the device is lost.
-    pub fn wait_for_one(&mut self, gpu: &Gpu) -> Result<(), ExpertError> {
-        if let Some((ticket, _)) = self.busy.front() {
-            gpu.wait(*ticket)?;
-        }
-        Ok(())
+    /// The ticket with which the next busy buffer becomes free.
+    pub fn next_free(&self) -> Option<Ticket> {
+        self.busy.front().map(|&(ticket, _)| ticket)
     }
 
     /// Makes the bytes `range` of a full buffer visible to the device: the buffer and offset from which it copies them.

@@ -18,7 +18,7 @@ use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::Pool;
 use crate::expert::{Check, ExpertError, Move, Transport};
-use crate::gpu::{Buffer, Gpu, Placement};
+use crate::gpu::{Buffer, Gpu, Placement, Ticket};
 use crate::store::Source;
 
 const _: () = assert!(
@@ -108,6 +108,8 @@ pub struct Streamer {
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
+    /// The last load's copies, until somebody waits for them.
+    copies: Option<Ticket>,
     stats: StreamStats,
 }
 
@@ -142,6 +144,7 @@ impl Streamer {
             lead_layer_count,
             expert_count,
             unlisted: Vec::new(),
+            copies: None,
             stats: StreamStats::default(),
         })
     }
@@ -182,7 +185,18 @@ impl Streamer {
         gpu.wait(gpu.submit(&[&commands])?)?;
         self.pool.clear();
         self.unlisted.clear();
+        self.copies = None;
         Ok(())
+    }
+
+    /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
+    pub fn take_copies(&mut self) -> Option<Ticket> {
+        self.copies.take()
+    }
+
+    /// The transport, to be watched.
+    pub fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
     }
 
     /// Whether every one of `experts` is in a slot.
@@ -256,7 +270,8 @@ impl Streamer {
         );
         self.stats.evictions += loads.iter().filter(|load| load.victim.is_some()).count() as u64;
         match loaded {
-            Ok(_) => {
+            Ok(ticket) => {
+                self.copies = Some(ticket);
                 self.unlisted.clear();
                 loads.iter().for_each(|load| self.pool.loaded(load.slot));
                 self.stats.read_bytes += loads.len() as u64 * self.memory.record_bytes;

@@ -12,7 +12,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
+use crate::base::events::Lane;
 use crate::base::ids::{FileIndex, Span};
 use crate::base::region::{HostBuffer, HostRegion};
 use crate::disk::{
@@ -20,6 +22,7 @@ use crate::disk::{
     ReadQueue, SourceFile,
 };
 use crate::expert::check::{Check, CheckStats, Checker, Verdict};
+use crate::expert::watch::{Waits, Watch};
 use crate::expert::{ExpertError, HostPath, Staging};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
 use crate::store::Source;
@@ -71,6 +74,7 @@ struct UnderWay {
     item: Move,
     /// Whether the read was begun again, after its bytes were found wrong.
     is_second_read: bool,
+    began: Instant,
     /// Its bytes, while they wait for those before them: a tensor's parts are checked in their order.
     waiting: Option<(HostBuffer, Range<usize>)>,
 }
@@ -104,6 +108,7 @@ pub struct Transport {
     checker: Checker,
     /// Submitted copies, kept until the device has run them.
     retired: VecDeque<(Ticket, Commands)>,
+    watch: Watch,
 }
 
 impl Transport {
@@ -198,6 +203,7 @@ impl Transport {
             landed_bytes: 0,
             checker: Checker::default(),
             retired: VecDeque::new(),
+            watch: Watch::new(),
         };
         transport.probe(&files[0])?;
         Ok(transport)
@@ -234,6 +240,16 @@ impl Transport {
     /// The read queue's counters since it was opened.
     pub fn counters(&self) -> ReadCounters {
         self.queue.counters()
+    }
+
+    /// From now on `watch` takes note of reads, copies and waits.
+    pub fn watch_by(&mut self, watch: Watch) {
+        self.watch = watch;
+    }
+
+    /// What was waited for since [`Self::watch_by`], or since the transport was opened.
+    pub fn waits(&self) -> Waits {
+        self.watch.waits()
     }
 
     /// From now on compares what moves bring with the checksums of `source`, of whose files this transport reads. A GGUF in
@@ -295,7 +311,9 @@ impl Transport {
             if self.landed_bytes >= COPY_BATCH_BYTES || (is_idle && !self.landed.is_empty()) {
                 self.submit(begin.take(), None)?;
             } else if is_idle {
-                self.staging.wait_for_one(&self.gpu)?;
+                if let Some(ticket) = self.staging.next_free() {
+                    self.watch.wait_copy(&self.gpu, ticket)?;
+                }
             } else {
                 self.collect()?;
             }
@@ -313,7 +331,12 @@ impl Transport {
         }
         let Some(buffer) = self.staging.take(&self.gpu)? else { return Ok(Some(item)) };
         self.push(&item, self.tag_next, buffer);
-        self.under_way.push_back(Some(UnderWay { item, is_second_read: false, waiting: None }));
+        self.under_way.push_back(Some(UnderWay {
+            item,
+            is_second_read: false,
+            began: Instant::now(),
+            waiting: None,
+        }));
         self.tag_next += 1;
         Ok(None)
     }
@@ -332,7 +355,9 @@ impl Transport {
     /// Waits for reads to end and takes in what they brought.
     fn collect(&mut self) -> Result<(), ExpertError> {
         let mut completions = std::mem::take(&mut self.completions);
+        let begin = Instant::now();
         let mut failure = self.queue.poll(true, &mut completions).err().map(ExpertError::from);
+        self.watch.waited_for_disk(begin);
         for Completion { tag, buffer, result } in completions.drain(..) {
             // Tags before `tag_first` are of a call that has failed: nobody waits for them.
             let index = tag.checked_sub(self.tag_first).and_then(|index| usize::try_from(index).ok());
@@ -358,9 +383,11 @@ impl Transport {
     /// Takes the bytes of one read: checks them, and has them read again once where they are wrong.
     fn arrive(&mut self, index: usize, buffer: HostBuffer, range: Range<usize>) -> Result<(), ExpertError> {
         let slot = &mut self.under_way[index];
-        let UnderWay { item, is_second_read, .. } = slot.take().expect("invariant: a read ends once");
+        let UnderWay { item, is_second_read, began, .. } = slot.take().expect("invariant: a read ends once");
+        let layer = item.check.as_ref().and_then(Check::layer).map(|layer| layer.0);
+        self.watch.log.add(Lane::Drive, "read", layer, range.len() as u64, began, Instant::now());
         if item.check.as_ref().is_some_and(Check::is_in_order) {
-            *slot = Some(UnderWay { item, is_second_read, waiting: Some((buffer, range)) });
+            *slot = Some(UnderWay { item, is_second_read, began, waiting: Some((buffer, range)) });
             return Ok(());
         }
         let verdict = self.checker.check(item.check.as_ref(), &buffer.as_slice()[range.clone()]);
@@ -370,7 +397,8 @@ impl Transport {
                 // The drive, or the way from it, may have been wrong this once.
                 self.checker.note_second_read();
                 self.push(&item, self.tag_first + index as u64, buffer);
-                self.under_way[index] = Some(UnderWay { item, is_second_read: true, waiting: None });
+                self.under_way[index] =
+                    Some(UnderWay { item, is_second_read: true, began: Instant::now(), waiting: None });
             }
             (Verdict::Wrong, true) => {
                 self.staging.give_back(buffer);
@@ -415,17 +443,26 @@ impl Transport {
         if let Some(begin) = begin {
             begin(&mut recorder);
         }
+        let clock = self.watch.clock.clone();
+        let mark = if self.landed_bytes > 0 {
+            clock.mark(Lane::Copy, "copy", None, self.landed_bytes)
+        } else {
+            None
+        };
+        clock.begin(&mut recorder, mark);
         for item in &self.landed {
             let (source, offset_bytes) = self.staging.land(&item.buffer, &item.range);
             let len_bytes = item.range.len() as u64;
             recorder.copy(source, offset_bytes, &item.target, item.target_offset_bytes, len_bytes);
         }
+        clock.end(&mut recorder, mark);
         if let Some(finish) = finish {
             recorder.barrier();
             finish(&mut recorder);
         }
         let commands = recorder.finish()?;
         let ticket = self.gpu.submit(&[&commands])?;
+        clock.submitted(ticket, mark, true);
         for item in self.landed.drain(..) {
             self.staging.release(ticket, item.buffer);
         }

@@ -24,6 +24,7 @@
 mod bind;
 mod buffer;
 mod cache;
+mod clock;
 mod commands;
 mod context;
 mod device;
@@ -44,6 +45,7 @@ mod timestamps;
 pub use bind::Bindings;
 pub use buffer::{Buffer, BufferView};
 pub use cache::CacheState;
+pub use clock::{Clock, Mark};
 pub use commands::Commands;
 pub use context::{Gpu, GpuOptions, list_devices};
 pub use error::GpuError;

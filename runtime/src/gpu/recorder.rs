@@ -218,12 +218,16 @@ impl Recorder {
         self.kept.keep(&target.inner);
     }
 
-    /// Makes all of `stamps` unset. To be recorded before the first [`Recorder::stamp`].
-    pub fn reset_stamps(&mut self, stamps: &Timestamps) {
+    /// Makes `count` of `stamps` from `first` on unset. To be recorded before [`Recorder::stamp`] notes them.
+    ///
+    /// # Panics
+    /// When there are no such stamps.
+    pub fn reset_stamps(&mut self, stamps: &Timestamps, first: u32, count: u32) {
         stamps.check_device(&self.shared);
+        stamps.check_range(first, count);
         let device = &self.shared.device.raw;
-        // SAFETY: the buffer is being recorded, by its one owner; the range is all of the pool, which `kept` keeps.
-        unsafe { device.cmd_reset_query_pool(self.buffer(), stamps.inner.pool, 0, stamps.count()) };
+        // SAFETY: the buffer is being recorded, by its one owner; the range lies in the pool, which `kept` keeps.
+        unsafe { device.cmd_reset_query_pool(self.buffer(), stamps.inner.pool, first, count) };
         self.kept.keep(&stamps.inner);
     }
 

@@ -57,20 +57,40 @@ impl Timestamps {
     /// # Errors
     /// When the driver cannot say.
     pub fn spans_ns(&self) -> Result<Option<Vec<f64>>, GpuError> {
+        let at = self.read_ns(0, self.inner.count)?;
+        Ok(at.map(|at| at.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0)).collect()))
+    }
+
+    /// `count` stamps from `first` on, in nanoseconds of the device's clock, which begins anywhere; `None` while one is not
+    /// noted yet.
+    ///
+    /// # Errors
+    /// When the driver cannot say.
+    ///
+    /// # Panics
+    /// When there are no such stamps.
+    pub fn read_ns(&self, first: u32, count: u32) -> Result<Option<Vec<f64>>, GpuError> {
+        self.check_range(first, count);
         let device = &self.inner.shared.device;
-        let mut ticks = vec![0u64; usize::try_from(self.inner.count).expect("invariant: 32 bits fit")];
-        // SAFETY: the slice has a 64-bit word a query; commands that reset the queries have run.
-        let answer = unsafe {
-            device.raw.get_query_pool_results(self.inner.pool, 0, &mut ticks, vk::QueryResultFlags::TYPE_64)
-        };
+        let mut ticks = vec![0u64; usize::try_from(count).expect("invariant: 32 bits fit")];
+        let flags = vk::QueryResultFlags::TYPE_64;
+        // SAFETY: the slice has a 64-bit word a query, and the queries are of the pool.
+        let answer = unsafe { device.raw.get_query_pool_results(self.inner.pool, first, &mut ticks, flags) };
         match answer {
             Ok(()) => {}
             Err(vk::Result::NOT_READY) => return Ok(None),
             Err(result) => return Err(device.failed("vkGetQueryPoolResults", result)),
         }
         let unit_ns = f64::from(device.info.limits.timestamp_ns);
-        let spans = ticks.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 * unit_ns);
-        Ok(Some(spans.collect()))
+        Ok(Some(ticks.into_iter().map(|ticks| ticks as f64 * unit_ns).collect()))
+    }
+
+    pub(super) fn check_range(&self, first: u32, count: u32) {
+        let all = self.inner.count;
+        assert!(
+            first.checked_add(count).is_some_and(|end| end <= all),
+            "{count} stamps from {first} of {all}"
+        );
     }
 
     pub(super) fn check_device(&self, shared: &Arc<Shared>) {

@@ -76,7 +76,10 @@ impl Model {
             }
             batch.push(&commands.seal);
             let ticket = self.gpu.submit(&batch)?;
-            self.gpu.wait(ticket)?;
+            for &mark in &commands.marks[from..to] {
+                self.watch.clock.submitted(ticket, mark, false);
+            }
+            self.wait(ticket)?;
 
             let mut control = [0_u32; CONTROL_WORDS as usize];
             self.scratch.control_report.read(0, &mut control);

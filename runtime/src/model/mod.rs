@@ -37,8 +37,8 @@ mod error;
 
 pub use error::ModelError;
 
-use crate::expert::Streamer;
-use crate::gpu::Gpu;
+use crate::expert::{Streamer, Watch};
+use crate::gpu::{Gpu, GpuError, Ticket};
 use crate::kernels::{Binder, Pipelines};
 use embedding::Embedding;
 use forced::Forced;
@@ -64,12 +64,22 @@ pub struct Model {
     pub streamer: Streamer,
     /// Picks that replace the router's, where the model was opened with a trace.
     pub forced: Option<Forced>,
+    /// What steps wait for.
+    pub watch: Watch,
 }
 
 impl Model {
     /// What kernels are bound with, for up to `tokens_max` tokens or rows.
     fn binder(&self, tokens_max: u32) -> Binder<'_> {
         Binder { gpu: &self.gpu, pipelines: &self.pipelines, control: &self.scratch.control, tokens_max }
+    }
+
+    /// Waits for work of a step, and first for copies in front of it, so that each counts as what it is.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), GpuError> {
+        if let Some(copies) = self.streamer.take_copies() {
+            self.watch.wait_copy(&self.gpu, copies)?;
+        }
+        self.watch.wait_gpu(&self.gpu, ticket)
     }
 }
 

@@ -6,8 +6,9 @@
 //!
 //! A chunk of one token takes the decode path.
 
+use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
-use crate::gpu::{Commands, Recorder, Ticket};
+use crate::gpu::{Commands, Mark, Recorder, Ticket};
 use crate::model::decode::StepOutput;
 use crate::model::grouping::{Groups, tile_count};
 use crate::model::scratch::LOGIT_ROWS;
@@ -63,13 +64,15 @@ impl Model {
         sequence.write_inputs(self, tokens)?;
         let mut step = Step { in_flight: Vec::new() };
         let mut recorder = self.gpu.recorder()?;
+        let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
+        self.watch.clock.begin(&mut recorder, mark);
         sequence.record_beginning(self, &mut recorder, count, false);
-        let mut ticket = step.submit(self, recorder.finish()?)?;
+        let mut ticket = step.submit(self, recorder, mark)?;
 
         let lead = self.config.lead_layer_count as usize;
         let mut groups = Groups::default();
         for index in lead..sequence.layers.len() {
-            self.gpu.wait(ticket)?;
+            self.watch.wait_gpu(&self.gpu, ticket)?;
             step.in_flight.clear();
             if observer.should_stop() {
                 return Err(ModelError::Stopped);
@@ -80,6 +83,10 @@ impl Model {
             self.run_waves(sequence, index, &groups, &mut step)?;
 
             let mut recorder = self.gpu.recorder()?;
+            let what = "shared expert, sum, and what follows";
+            let layer = u32::try_from(index).expect("invariant: few layers");
+            let mark = self.watch.clock.mark(Lane::Device, what, Some(layer), 0);
+            self.watch.clock.begin(&mut recorder, mark);
             sequence.layers[index].record_shared_and_combine(&mut recorder, count);
             if let Some(next) = sequence.layers.get(index + 1) {
                 next.record_attend(&mut recorder, count);
@@ -87,9 +94,9 @@ impl Model {
             } else if want != Want::Nothing && !has_watched_logits {
                 self.record_last_logits(sequence, &mut recorder, count, want);
             }
-            ticket = step.submit(self, recorder.finish()?)?;
+            ticket = step.submit(self, recorder, mark)?;
         }
-        self.gpu.wait(ticket)?;
+        self.watch.wait_gpu(&self.gpu, ticket)?;
         step.in_flight.clear();
 
         if has_watched_logits {
@@ -99,7 +106,7 @@ impl Model {
                 let mut recorder = self.gpu.recorder()?;
                 self.record_last_logits(sequence, &mut recorder, count, want);
                 let commands = recorder.finish()?;
-                self.gpu.wait(self.gpu.submit(&[&commands])?)?;
+                self.watch.wait_gpu(&self.gpu, self.gpu.submit(&[&commands])?)?;
             }
         }
         let greedy = match want {
@@ -156,6 +163,8 @@ impl Model {
             let (offset_bytes, len_bytes) = (u64::from(tile_first) * 12, tiles.len() as u64 * 4);
             scratch.tiles_upload.write(offset_bytes, &tiles);
             let mut recorder = self.gpu.recorder()?;
+            let mark = self.watch.clock.mark(Lane::Device, "a wave of experts", Some(layer.0), 0);
+            self.watch.clock.begin(&mut recorder, mark);
             if tile_first == 0 {
                 let pairs_bytes = groups.pairs.len() as u64 * 4;
                 let from = scratch.pairs_offset_bytes;
@@ -163,7 +172,7 @@ impl Model {
             }
             recorder.copy(&scratch.tiles_upload, offset_bytes, &scratch.tiles.tiles, offset_bytes, len_bytes);
             sequence.layers[index].record_wave(&mut recorder, tile_first, tile_count(&tiles));
-            step.submit(self, recorder.finish()?)?;
+            step.submit(self, recorder, mark)?;
             tile_first += tile_count(&tiles);
         }
         Ok(())
@@ -214,7 +223,7 @@ impl Model {
             sequence.head.record(&mut recorder, first, rows);
             self.record_logits_copy(&mut recorder, rows);
             let commands = recorder.finish()?;
-            self.gpu.wait(self.gpu.submit(&[&commands])?)?;
+            self.watch.wait_gpu(&self.gpu, self.gpu.submit(&[&commands])?)?;
             let mut logits = vec![0.0_f32; rows as usize * vocabulary];
             self.scratch.logits_report.read(0, &mut logits);
             for (row, values) in (0..rows).zip(logits.chunks_exact(vocabulary)) {
@@ -233,8 +242,18 @@ struct Step {
 }
 
 impl Step {
-    fn submit(&mut self, model: &Model, commands: Commands) -> Result<Ticket, ModelError> {
+    /// Submits what was recorded within `mark`, which began with it.
+    fn submit(
+        &mut self,
+        model: &Model,
+        mut recorder: Recorder,
+        mark: Option<Mark>,
+    ) -> Result<Ticket, ModelError> {
+        let clock = &model.watch.clock;
+        clock.end(&mut recorder, mark);
+        let commands = recorder.finish()?;
         let ticket = model.gpu.submit(&[&commands])?;
+        clock.submitted(ticket, mark, true);
         self.in_flight.push(commands);
         Ok(ticket)
     }

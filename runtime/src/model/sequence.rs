@@ -2,8 +2,9 @@
 
 use flint_shaders::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT, CONTROL_WORDS};
 
+use crate::base::events::Lane;
 use crate::base::ids::TokenId;
-use crate::gpu::{Commands, GpuError, Recorder};
+use crate::gpu::{Clock, Commands, GpuError, Mark, Recorder};
 use crate::kernels::{Argmax, Embed, Matmul, RmsNorm};
 use crate::model::angles::Angles;
 use crate::model::kv_cache::KvCache;
@@ -59,12 +60,21 @@ pub(super) struct DecodeCommands {
     /// First: inputs, lead layers, attention and router of the first expert layer. Then one a layer: its experts, and
     /// attention and router of the next; after the last layer's experts, the head.
     pub(super) segments: Vec<Commands>,
+    /// One a segment, where a timeline is kept.
+    pub(super) marks: Vec<Option<Mark>>,
+    clock: Clock,
     /// Copies the logits to the host.
     pub(super) logits: Commands,
     /// Copies the control words to the host: runs even where kernels were stopped.
     pub(super) seal: Commands,
     /// One an expert layer: clears the stop flag and looks the layer's picks up again, now that they are loaded.
     pub(super) resume: Vec<Commands>,
+}
+
+impl Drop for DecodeCommands {
+    fn drop(&mut self) {
+        self.clock.give_back(self.marks.iter().flatten().copied());
+    }
 }
 
 /// A sequence of tokens, and all that the device needs to go on with it.
@@ -190,12 +200,19 @@ impl Sequence {
     fn record_decode(&self, model: &Model) -> Result<DecodeCommands, GpuError> {
         let (gpu, scratch) = (&model.gpu, &model.scratch);
         let lead = model.config.lead_layer_count as usize;
-        let mut segments = Vec::new();
+        let (mut segments, mut marks) = (Vec::new(), Vec::new());
+        let clock = &model.watch.clock;
         let mut recorder = gpu.recorder()?;
+        marks.push(clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0));
+        clock.begin(&mut recorder, marks[0]);
         self.record_beginning(model, &mut recorder, 1, true);
+        clock.end(&mut recorder, marks[0]);
         segments.push(recorder.finish()?);
         for (index, layer) in self.layers.iter().enumerate().skip(lead) {
             let mut recorder = gpu.recorder()?;
+            let layer_index = u32::try_from(index).expect("invariant: few layers");
+            let mark = clock.mark(Lane::Device, "experts, and what follows", Some(layer_index), 0);
+            clock.begin(&mut recorder, mark);
             layer.record_experts_of_one(&mut recorder);
             match self.layers.get(index + 1) {
                 Some(next) => {
@@ -204,6 +221,8 @@ impl Sequence {
                 }
                 None => self.head.record(&mut recorder, 0, 1),
             }
+            clock.end(&mut recorder, mark);
+            marks.push(mark);
             segments.push(recorder.finish()?);
         }
 
@@ -224,6 +243,6 @@ impl Sequence {
                 recorder.finish()
             })
             .collect::<Result<_, GpuError>>()?;
-        Ok(DecodeCommands { segments, logits, seal, resume })
+        Ok(DecodeCommands { segments, marks, clock: clock.clone(), logits, seal, resume })
     }
 }

@@ -1,0 +1,97 @@
+//! The timeline of a run and the split of its time: complete, in order, and without influence on what is computed.
+
+#[path = "support/nano.rs"]
+#[allow(dead_code, reason = "shared with tests that use more of it")]
+mod nano;
+
+use flint_rt::base::events::{Event, Lane};
+use flint_rt::base::ids::TokenId;
+use flint_rt::engine::{Engine, TimeSplit};
+use flint_rt::model::Want;
+use flint_rt::model::prefill::NoObserver;
+use nano::{Vectors, open_nano, skip_without_device};
+
+const SLOTS: u32 = 12;
+
+/// A prompt and eight tokens with a pool that misses all the time.
+fn run(engine: &mut Engine) -> Vec<TokenId> {
+    let vectors = Vectors::read();
+    let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
+    let mut session = engine.session().expect("a session");
+    let fed = engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut NoObserver).expect("fed");
+    let mut tokens = vec![fed.step.greedy.expect("wanted")];
+    for _ in 0..8 {
+        let last = *tokens.last().expect("never empty");
+        let step = engine.feed_token(&mut session, last, Want::Greedy).expect("a step");
+        tokens.push(step.greedy.expect("wanted"));
+    }
+    tokens
+}
+
+fn of(events: &[Event], lane: Lane) -> Vec<&Event> {
+    events.iter().filter(|event| event.lane == lane).collect()
+}
+
+#[test]
+fn a_timeline_shows_every_read_and_changes_no_token() {
+    let Some(mut plain) = open_nano(|options| options.pool_slots = Some(SLOTS)) else {
+        return skip_without_device();
+    };
+    let wanted = run(&mut plain);
+    assert!(plain.take_events().is_empty(), "nobody asked for a timeline");
+
+    let mut engine = open_nano(|options| {
+        options.pool_slots = Some(SLOTS);
+        options.timeline = true;
+    })
+    .expect("a device was there before");
+    let before = engine.stream_stats();
+    assert_eq!(run(&mut engine), wanted);
+    let events = engine.take_events();
+    let read_bytes = engine.stream_stats().read_bytes - before.read_bytes;
+
+    assert!(events.windows(2).all(|pair| pair[0].begin_ns <= pair[1].begin_ns), "in order");
+    assert!(events.iter().all(|event| event.begin_ns <= event.end_ns), "nothing ends before it begins");
+    assert_eq!(of(&events, Lane::Drive).iter().map(|event| event.bytes).sum::<u64>(), read_bytes);
+    assert_eq!(of(&events, Lane::Copy).iter().map(|event| event.bytes).sum::<u64>(), read_bytes);
+    let tokens = of(&events, Lane::Step).iter().filter(|event| event.what == "token").count();
+    assert_eq!(tokens, 8);
+    let layers = engine.config().layer_count - engine.config().lead_layer_count;
+    for layer in engine.config().lead_layer_count..engine.config().layer_count {
+        let runs = of(&events, Lane::Device).iter().filter(|event| event.layer == Some(layer)).count();
+        assert!(runs >= 8, "layer {layer} of {layers} ran {runs} times in 8 tokens and a prompt");
+    }
+    // A token's kernels lie inside its step, as far as two clocks can be brought together.
+    let slack_ns = 2_000_000;
+    let steps = of(&events, Lane::Step);
+    for event in of(&events, Lane::Device) {
+        let is_inside = steps
+            .iter()
+            .any(|step| step.begin_ns <= event.begin_ns + slack_ns && event.end_ns <= step.end_ns + slack_ns);
+        assert!(is_inside, "{event:?} lies in no step");
+    }
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+}
+
+#[test]
+fn the_split_adds_up_to_the_time_of_the_steps() {
+    let Some(mut engine) = open_nano(|options| options.pool_slots = Some(SLOTS)) else {
+        return skip_without_device();
+    };
+    assert_eq!(engine.time_split(), TimeSplit::default());
+    let begin = std::time::Instant::now();
+    run(&mut engine);
+    let elapsed_ns = u64::try_from(begin.elapsed().as_nanos()).expect("a short test");
+    let split = engine.time_split();
+    assert!(split.disk_ns > 0, "a pool of {SLOTS} slots reads: {split:?}");
+    assert!(split.gpu_ns > 0 && split.host_ns > 0, "{split:?}");
+    assert!(split.total_ns() <= elapsed_ns, "{split:?} in {elapsed_ns} ns");
+
+    // What is resident is read no more.
+    let mut engine = open_nano(|_| {}).expect("a device was there before");
+    run(&mut engine);
+    let before = engine.time_split();
+    run(&mut engine);
+    let split = engine.time_split().since(before);
+    assert_eq!((split.disk_ns, split.copy_ns), (0, 0), "{split:?}");
+}
