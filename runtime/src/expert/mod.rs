@@ -27,10 +27,15 @@ pub mod transport;
 
 pub mod streamer;
 
+pub mod routes;
+
+pub mod expand;
+
 mod error;
 
 pub use check::{Check, CheckStats};
 pub use error::ExpertError;
+pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
 pub use streamer::{SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
