@@ -17,11 +17,13 @@
 #![deny(unsafe_code)]
 
 mod direct;
+mod drive_identity;
 mod error;
 mod in_flight;
 mod modelled;
 mod open;
 mod pool;
+pub mod profile;
 mod progress;
 mod queue;
 
@@ -40,6 +42,7 @@ mod source;
 mod sys;
 
 pub use direct::{AlignFoundBy, DirectReport};
+pub use drive_identity::DriveIdentity;
 pub use error::DiskError;
 pub use modelled::{DriveModel, ModelledQueue};
 pub use open::{ReadPath, ReadPathReport, open_queue};
