@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
+    /// Measure speed, hit rate and bytes read, in the tests of llama-bench.
+    Bench(crate::bench::BenchArgs),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
 }
@@ -440,7 +442,7 @@ fn device(text: &str) -> Result<String, String> {
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit.trim() {

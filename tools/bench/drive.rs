@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use flint_rt::base::limits::READS_IN_FLIGHT_MAX;
-use flint_rt::disk::{DriveIdentity, DriveModel, DriveProfile};
+use flint_rt::disk::profile::DriveProfile;
+use flint_rt::disk::{DriveIdentity, DriveModel};
 use flint_rt::engine::expectation::DriveCost;
 
 use crate::exit::{Exit, Failure, Outcome};

@@ -47,9 +47,9 @@ impl ModelFacts {
 fn main_kind(gguf: &Gguf) -> String {
     let mut bytes = BTreeMap::new();
     for tensor in gguf.tensors.iter() {
-        *bytes.entry(tensor.kind.to_string()).or_insert(0) += tensor.len_bytes;
+        *bytes.entry(tensor.kind.name()).or_insert(0) += tensor.len_bytes;
     }
-    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map_or_else(String::new, |(kind, _)| kind)
+    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map_or_else(String::new, |(kind, _)| kind.to_owned())
 }
 
 /// The processor's name.

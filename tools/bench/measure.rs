@@ -139,7 +139,7 @@ pub(super) fn run(
         let at = Progress { done: case.context() * u64::from(round), total };
         let sample = repetition(engine, &mut session, case, *first, conditions, is_warmup, at, &mut measured);
         match sample {
-            Ok(sample) if is_warmup => drop(sample),
+            Ok(_) if is_warmup => {}
             Ok(sample) => measured.samples.push(sample),
             Err(EngineError::Model(ModelError::Stopped)) => {
                 measured.is_interrupted = true;

@@ -75,6 +75,7 @@ pub struct Engine {
     plan: MemoryPlan,
     paths: PathsChosen,
     files: Vec<Arc<SourceFile>>,
+    is_drive_modelled: bool,
     chat_template: Option<String>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
@@ -186,7 +187,7 @@ impl Engine {
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
         let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
-        Ok(Self { model, tokenizer, stops, plan, paths, files, chat_template, step_ns: 0 })
+        Ok(Self { model, tokenizer, stops, plan, paths, files, chat_template, step_ns: 0, is_drive_modelled: options.drive_model.is_some() })
     }
 
     /// An empty conversation.
@@ -249,11 +250,15 @@ impl Engine {
 
     /// Empties what lies above the drive: every expert slot, and as far as the kernel follows advice the cached pages of the
     /// model's files. Gives the number of files whose experts are read through the page cache, and so may still lie there.
+    /// Under a modelled drive the pages stay and there are no such files: its bytes are to come from there.
     ///
     /// # Errors
     /// When the device fails.
     pub fn clear_tiers(&mut self) -> Result<usize, EngineError> {
         self.model.streamer.clear(&self.model.gpu)?;
+        if self.is_drive_modelled {
+            return Ok(0);
+        }
         for file in &self.files {
             file.drop_cached(0, file.len_bytes());
         }
