@@ -136,10 +136,7 @@ impl MachineArgs {
     pub(super) fn of(&self, model: Option<PathBuf>, prefill_chunk: Option<u32>) -> EngineArgs {
         EngineArgs {
             model: ModelArgs { model, store_dir: self.store_dir.clone() },
-            device: DeviceArgs {
-                device: self.device.device.clone(),
-                validation: self.device.validation,
-            },
+            device: DeviceArgs { device: self.device.device.clone(), validation: self.device.validation },
             ctx_size: self.ctx_size,
             gpu_memory: self.gpu_memory,
             pool_slots: self.pool_slots,

@@ -20,7 +20,6 @@ struct Difference {
     test: String,
     model_type: String,
     pool_slots: u32,
-    cache: String,
     a_ts: f64,
     b_ts: f64,
     /// By how much B is faster, as a share of A.
@@ -73,23 +72,26 @@ pub(super) fn run(paths: &[std::path::PathBuf], format: Format) -> Outcome {
 }
 
 fn table(out: &mut dyn Write, differences: &[Difference], format: Format) -> io::Result<()> {
-    let titles = ["model", "pool", "cache", "test", "A t/s", "B t/s", "change", "p", "verdict", "A hit", "B hit", "settings"];
+    let titles =
+        ["model", "pool", "test", "A t/s", "B t/s", "change", "p", "verdict", "A hit", "B hit", "settings"];
     let line = |cells: &[String]| match format {
-        Format::Csv => {
-            cells.iter().map(|cell| format!("\"{}\"", cell.replace('"', "\"\""))).collect::<Vec<_>>().join(",")
-        }
+        Format::Csv => cells
+            .iter()
+            .map(|cell| format!("\"{}\"", cell.replace('"', "\"\"")))
+            .collect::<Vec<_>>()
+            .join(","),
         _ => format!("| {} |", cells.join(" | ")),
     };
     writeln!(out, "{}", line(&titles.map(str::to_owned)))?;
     if format == Format::Md {
         writeln!(out, "{}", line(&titles.map(|_| "---".to_owned())))?;
     }
-    let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", 100.0 * share));
+    let percent =
+        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", 100.0 * share));
     for one in differences {
         let cells = [
             one.model_type.clone(),
             one.pool_slots.to_string(),
-            one.cache.clone(),
             one.test.clone(),
             format!("{:.2}", one.a_ts),
             format!("{:.2}", one.b_ts),
@@ -108,7 +110,8 @@ fn table(out: &mut dyn Write, differences: &[Difference], format: Format) -> io:
 /// Rows of a JSON array, or of lines.
 fn read(path: &Path) -> Outcome<Vec<Row>> {
     let shown = path.display().to_string();
-    let text = fs::read_to_string(path).map_err(|error| Failure::because(Exit::Usage, shown.clone(), &error))?;
+    let text =
+        fs::read_to_string(path).map_err(|error| Failure::because(Exit::Usage, shown.clone(), &error))?;
     let parsed = if text.trim_start().starts_with('[') {
         serde_json::from_str(&text)
     } else {
@@ -122,17 +125,9 @@ fn read(path: &Path) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// What makes two rows the same test.
-fn key(row: &Row) -> (&str, &str, u32, u32, &str, &str, Option<&str>) {
-    (
-        &row.model_type,
-        &row.test,
-        row.pool_slots,
-        row.n_ubatch,
-        &row.cache,
-        &row.routes,
-        row.simulated_drive.as_deref(),
-    )
+/// What makes two rows the same test; how they differ beside that is said.
+fn key(row: &Row) -> (&str, &str, u32, u32) {
+    (&row.model_type, &row.test, row.pool_slots, row.n_ubatch)
 }
 
 /// The tests that both have, and a line for each that only one has.
@@ -172,6 +167,9 @@ impl Difference {
             ("direct I/O", a.use_direct_io == b.use_direct_io),
             ("source", a.model_source == b.model_source),
             ("tokens", a.tokens == b.tokens),
+            ("cache", a.cache == b.cache),
+            ("routes", a.routes == b.routes),
+            ("simulated drive", a.simulated_drive == b.simulated_drive),
             ("context", a.context_len == b.context_len),
             ("warm-up", a.warmup == b.warmup),
         ];
@@ -180,7 +178,6 @@ impl Difference {
             test: a.test.clone(),
             model_type: a.model_type.clone(),
             pool_slots: a.pool_slots,
-            cache: a.cache.clone(),
             a_ts: a.avg_ts,
             b_ts: b.avg_ts,
             change: b.avg_ts / a.avg_ts - 1.0,

@@ -96,8 +96,8 @@ impl Outputs {
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
             say(format!(
-                "simulated drive: {late} of {} reads of {} came later than it would have given them",
-                row.misses, row.test
+                "simulated drive: {late} reads of {} came later than it would have given them",
+                row.test
             ));
         }
         if row.interrupted {
@@ -130,7 +130,13 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     for model in models {
         for chunk in args.machine.prefill_chunks() {
             if ran.is_ok() {
-                ran = run_model(args, &args.machine.of(model.clone(), chunk), &cases, &mut outputs, &mut has_begun);
+                ran = run_model(
+                    args,
+                    &args.machine.of(model.clone(), chunk),
+                    &cases,
+                    &mut outputs,
+                    &mut has_begun,
+                );
             }
         }
     }
@@ -198,7 +204,9 @@ fn run_model(
             model: ModelFacts::of(&model, &config.name)?,
             simulated: args.simulated_drive,
             tokens: tokens.shown(),
-            routes: driven.as_ref().map_or_else(|| "model".to_owned(), |driven: &Driven| driven.label.clone()),
+            routes: driven
+                .as_ref()
+                .map_or_else(|| "model".to_owned(), |driven: &Driven| driven.label.clone()),
             is_cold: args.cold,
             has_warmup: !args.no_warmup,
         };
@@ -301,7 +309,8 @@ fn fill_page_cache(files: &[PathBuf]) -> Outcome {
     let mut block = vec![0_u8; 1 << 20];
     let mut done = 0;
     for path in files {
-        let failed = |error: io::Error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error);
+        let failed =
+            |error: io::Error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error);
         let mut file = File::open(path).map_err(failed)?;
         loop {
             match file.read(&mut block).map_err(failed)? {

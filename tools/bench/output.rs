@@ -20,7 +20,7 @@ pub(super) struct Printer<W: Write> {
 
 /// Titles of the table, their width, and whether their values stand on the right.
 const COLUMNS: [(&str, usize, bool); 15] = [
-    ("model", 24, false),
+    ("model", 30, false),
     ("size", 10, true),
     ("params", 10, true),
     ("backend", 10, false),

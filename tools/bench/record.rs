@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn layers_of_a_chunk_become_tokens() {
         let mut recording = Recording::new(2, 2);
-        let layer = |layer, experts: &[u32]| LayerRoutes { layer, experts: experts.to_vec(), weights: vec![] };
+        let layer =
+            |layer, experts: &[u32]| LayerRoutes { layer, experts: experts.to_vec(), weights: vec![] };
         recording.begin_context();
         recording.add(&layer(3, &[1, 2, 3, 4]));
         recording.add(&layer(4, &[5, 6, 7, 8]));

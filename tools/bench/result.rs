@@ -20,9 +20,8 @@ pub(super) struct Row {
     pub(super) model_type: String,
     pub(super) model_size: u64,
     pub(super) model_n_params: u64,
-    /// Tokens of a prompt that are handed to the engine at once: all.
+    /// Tokens of a prompt that go through the layers together, as `n_ubatch`.
     pub(super) n_batch: u32,
-    /// Tokens that go through the layers together.
     pub(super) n_ubatch: u32,
     pub(super) n_threads: usize,
     pub(super) cpu_mask: String,

@@ -20,7 +20,8 @@ pub(super) fn load(path: &Path, config: &FlintConfig, seed: u64) -> Outcome<Driv
     let trace = RouteTrace::load(path).map_err(|error| wrong(&error))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (layers, experts, used) = (config.moe_layer_count(), config.expert_count, config.experts_used);
-    let is_as_recorded = (trace.layer_count, trace.expert_count, trace.experts_used) == (layers, experts, used);
+    let is_as_recorded =
+        (trace.layer_count, trace.expert_count, trace.experts_used) == (layers, experts, used);
     let trace = if is_as_recorded {
         trace
     } else {
@@ -44,7 +45,10 @@ pub(super) fn save(
     source: String,
 ) -> Outcome {
     if recording.picks.is_empty() {
-        return Err(Failure::new(Exit::Failed, format!("{}: no token was timed: nothing to write", path.display())));
+        return Err(Failure::new(
+            Exit::Failed,
+            format!("{}: no token was timed: nothing to write", path.display()),
+        ));
     }
     let trace = RouteTrace {
         model: model.to_owned(),

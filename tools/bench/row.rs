@@ -110,7 +110,8 @@ impl Row {
         let expect = |hits| Expectation::new(&token, &device, &setting.drive.cost, hits).tokens_a_second();
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
-        let files_direct = measured.buffered_files == 0 && paths.files.iter().all(|line| line.contains(": direct"));
+        let files_direct =
+            measured.buffered_files == 0 && paths.files.iter().all(|line| line.contains(": direct, "));
 
         Self {
             build_commit: facts::BUILD_COMMIT.to_owned(),
@@ -122,7 +123,7 @@ impl Row {
             model_type: setting.model.kind.clone(),
             model_size: setting.model.size_bytes,
             model_n_params: setting.model.params,
-            n_batch: case.n_prompt.max(1),
+            n_batch: plan.prefill_chunk,
             n_ubatch: plan.prefill_chunk,
             n_threads: facts::threads(),
             cpu_mask: "0x0".to_owned(),
@@ -236,7 +237,11 @@ fn cache_policy(setting: &Setting, buffered_files: usize) -> String {
     format!("slots emptied before each repetition; {pages}")
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of some seconds, not negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time of some seconds, not negative"
+)]
 fn whole(ns: f64) -> u64 {
     ns.round() as u64
 }

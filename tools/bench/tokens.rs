@@ -18,7 +18,12 @@ pub(super) enum Tokens {
 
 impl Tokens {
     /// Those of `text`, or random ones.
-    pub(super) fn new(text: Option<&Path>, seed: u64, tokenizer: &Tokenizer, vocabulary: u32) -> Outcome<Self> {
+    pub(super) fn new(
+        text: Option<&Path>,
+        seed: u64,
+        tokenizer: &Tokenizer,
+        vocabulary: u32,
+    ) -> Outcome<Self> {
         let Some(path) = text else { return Ok(Self::Random { seed, vocabulary }) };
         let ids = tokenizer.encode(&text_of_file(path)?, Specials::Plain);
         if ids.is_empty() {

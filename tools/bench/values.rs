@@ -134,7 +134,8 @@ impl FromStr for Sweep {
 }
 
 fn size(text: &str) -> Result<PoolSize, String> {
-    let wrong = || format!("{text:?} is no pool size: wanted slots, as 64, or a share of all experts, as 25%");
+    let wrong =
+        || format!("{text:?} is no pool size: wanted slots, as 64, or a share of all experts, as 25%");
     match text.strip_suffix('%') {
         Some(percent) => {
             let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
@@ -232,8 +233,16 @@ mod tests {
         let Sweep(sizes) = "pool=8,16,...,32,100".parse().unwrap();
         assert_eq!(sizes, [8, 16, 24, 32, 100].map(PoolSize::Slots));
         assert_eq!(PoolSize::Share(0.001).slots(1000, 6), 6);
-        for wrong in ["10%", "pool=", "pool=0", "pool=101%", "pool=...,3", "pool=1,...,9", "pool=1,2,...", "pool=2,1,...,9"]
-        {
+        for wrong in [
+            "10%",
+            "pool=",
+            "pool=0",
+            "pool=101%",
+            "pool=...,3",
+            "pool=1,...,9",
+            "pool=1,2,...",
+            "pool=2,1,...,9",
+        ] {
             assert!(wrong.parse::<Sweep>().is_err(), "{wrong}");
         }
     }

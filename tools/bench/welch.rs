@@ -20,8 +20,7 @@ pub(super) fn p_value(a: &[f64], b: &[f64]) -> Option<f64> {
         return Some(if mean_a == mean_b { 1.0 } else { 0.0 });
     }
     let t = (mean_a - mean_b) / error.sqrt();
-    let freedom =
-        error * error / (error_a * error_a / (count_a - 1.0) + error_b * error_b / (count_b - 1.0));
+    let freedom = error * error / (error_a * error_a / (count_a - 1.0) + error_b * error_b / (count_b - 1.0));
     Some(incomplete_beta(freedom / (freedom + t * t), freedom / 2.0, 0.5).clamp(0.0, 1.0))
 }
 
@@ -62,7 +61,8 @@ fn ln_gamma(x: f64) -> f64 {
         return ln_gamma(x + 1.0) - x.ln();
     }
     let squared = x * x;
-    let series = (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * squared)) / squared) / squared) / x;
+    let series =
+        (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * squared)) / squared) / squared) / x;
     (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series
 }
 

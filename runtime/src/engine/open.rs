@@ -187,7 +187,17 @@ impl Engine {
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
         let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
-        Ok(Self { model, tokenizer, stops, plan, paths, files, chat_template, step_ns: 0, is_drive_modelled: options.drive_model.is_some() })
+        Ok(Self {
+            model,
+            tokenizer,
+            stops,
+            plan,
+            paths,
+            files,
+            chat_template,
+            step_ns: 0,
+            is_drive_modelled: options.drive_model.is_some(),
+        })
     }
 
     /// An empty conversation.

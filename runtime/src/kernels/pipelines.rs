@@ -141,7 +141,11 @@ impl Pipelines {
     /// # Errors
     /// What the driver says when it cannot make it.
     pub(super) fn force_routes(&self, gpu: &Gpu) -> Result<Pipeline, GpuError> {
-        gpu.pipeline(&k::FORCE_ROUTES, self.workgroup, &[self.workgroup, self.workgroup, self.shape.experts_used])
+        gpu.pipeline(
+            &k::FORCE_ROUTES,
+            self.workgroup,
+            &[self.workgroup, self.workgroup, self.shape.experts_used],
+        )
     }
 
     /// The tile sizes in use.

@@ -25,7 +25,9 @@ pub struct ForcedPicks {
 #[non_exhaustive]
 pub enum ForcedPicksError {
     /// Not a whole number of tokens, or none.
-    #[error("{got} picks are no whole number of tokens of {layer_count} layers with {experts_used} picks, at least one")]
+    #[error(
+        "{got} picks are no whole number of tokens of {layer_count} layers with {experts_used} picks, at least one"
+    )]
     Length {
         /// Picks that there are.
         got: usize,
