@@ -25,7 +25,10 @@ use tempfile::TempDir;
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
 
 /// Its layers with experts, the first of them, experts of a layer, and of a token in it.
-const [LAYERS, FIRST, EXPERTS, USED]: [u32; 4] = [6, 2, 16, 4];
+const LAYERS: u32 = 6;
+const FIRST: u32 = 2;
+const EXPERTS: u32 = 16;
+const USED: u32 = 4;
 
 /// Compiled kernels, for all tests of this file.
 static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
