@@ -9,7 +9,8 @@ use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, StreamStats, Streamer, Transport, TransportOptions, TransportReport,
+    Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -173,9 +174,12 @@ impl Engine {
             source.clone(),
             transport,
             plan.pool_slots,
-            config.lead_layer_count,
-            config.layer_count - config.lead_layer_count,
-            config.expert_count,
+            options.cache_policy.unwrap_or_default(),
+            ExpertSpace {
+                layer_first: config.lead_layer_count,
+                layer_count: config.layer_count - config.lead_layer_count,
+                expert_count: config.expert_count,
+            },
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {

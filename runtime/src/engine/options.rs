@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::disk::{DriveModel, ReadPath};
-use crate::expert::HostPath;
+use crate::expert::{HostPath, Policy};
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -21,6 +21,8 @@ pub struct EngineOptions {
     pub context_len: Option<u32>,
     /// Expert slots; the default is what device memory allows.
     pub pool_slots: Option<u32>,
+    /// Who leaves when a slot is needed; the default is what the simulator found best.
+    pub cache_policy: Option<Policy>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.

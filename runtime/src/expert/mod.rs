@@ -13,6 +13,10 @@ pub mod slot;
 
 pub mod policy;
 
+mod recency;
+
+mod ranking;
+
 pub mod pool;
 
 pub mod plan;
@@ -35,6 +39,8 @@ mod error;
 
 pub use check::{Check, CheckStats};
 pub use error::ExpertError;
+pub use policy::Policy;
+pub use pool::ExpertSpace;
 pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
 pub use streamer::{SlotMemory, StreamStats, Streamer};

@@ -16,7 +16,7 @@ use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
-use crate::expert::pool::Pool;
+use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::{Check, ExpertError, Move, Transport};
 use crate::gpu::{Buffer, Gpu, Placement, Ticket};
 use crate::store::Source;
@@ -103,8 +103,7 @@ pub struct Streamer {
     pool: Pool,
     memory: SlotMemory,
     table: Buffer,
-    lead_layer_count: u32,
-    expert_count: u32,
+    space: ExpertSpace,
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
@@ -114,7 +113,7 @@ pub struct Streamer {
 }
 
 impl Streamer {
-    /// A pool of `slots` empty slots for the experts of `source`, whose first expert layer is `lead_layer_count`.
+    /// A pool of `slots` empty slots for the experts of `source`, which are those of `space`.
     ///
     /// # Errors
     /// When the device has too little memory, or kernels could not bind it.
@@ -123,13 +122,12 @@ impl Streamer {
         source: Arc<Source>,
         transport: Transport,
         slots: u32,
-        lead_layer_count: u32,
-        moe_layer_count: u32,
-        expert_count: u32,
+        policy: Policy,
+        space: ExpertSpace,
     ) -> Result<Self, ExpertError> {
         let record_bytes = source.record().record_bytes();
         let memory = SlotMemory::new(gpu, slots, record_bytes)?;
-        let entries = u64::from(moe_layer_count) * u64::from(expert_count);
+        let entries = u64::from(space.total());
         let table = gpu.buffer("slot table", entries * 4, Placement::Device)?;
         let mut recorder = gpu.recorder()?;
         recorder.fill(&table, 0, entries * 4, NO_SLOT);
@@ -138,11 +136,10 @@ impl Streamer {
         Ok(Self {
             source,
             transport,
-            pool: Pool::new(slots, Policy::Lru),
+            pool: Pool::new(slots, policy, space),
             memory,
             table,
-            lead_layer_count,
-            expert_count,
+            space,
             unlisted: Vec::new(),
             copies: None,
             stats: StreamStats::default(),
@@ -199,6 +196,11 @@ impl Streamer {
         &mut self.transport
     }
 
+    /// A step begins: one pass through all layers.
+    pub fn begin_step(&mut self) {
+        self.pool.begin_step();
+    }
+
     /// Whether every one of `experts` is in a slot.
     pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
         experts.iter().all(|&expert| {
@@ -248,10 +250,7 @@ impl Streamer {
                 check: (pieces.len() == 1).then_some(Check::Record(load.key)),
             })
         });
-        let entry_offset_bytes = |key: ExpertKey| {
-            let moe_layer = key.layer.0 - self.lead_layer_count;
-            u64::from(moe_layer * self.expert_count + key.expert.0) * 4
-        };
+        let entry_offset_bytes = |key: ExpertKey| u64::from(self.space.index(key)) * 4;
         let table = &self.table;
         self.unlisted.extend(loads.iter().filter_map(|load| load.victim));
         let unlisted = &self.unlisted;
