@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
     Plan(PlanArgs),
+    /// Measure what a drive gives for the runtime's reads, and what is in its way.
+    DiskProfile(crate::disk_profile::DiskProfileArgs),
     /// List the stores.
     List(ListArgs),
     /// Remove a store.
@@ -319,9 +321,9 @@ pub(crate) struct PlanArgs {
     /// Seconds that the measurement takes.
     #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
-    /// Take this for the drive's rate, in GB/s, where it is not measured.
-    #[arg(long, default_value_t = 3.0, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
-    pub(crate) drive_rate: f64,
+    /// Take this for the drive's rate, in GB/s [default: the drive's saved profile, else 3].
+    #[arg(long, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
+    pub(crate) drive_rate: Option<f64>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -13,6 +13,7 @@ mod bundled;
 mod chat;
 mod devices;
 mod digest;
+mod disk_profile;
 mod eval;
 mod exit;
 mod folders;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::DiskProfile(args) => disk_profile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Remove(args) => remove::run(&args),
         Command::Devices(args) => devices::run(&args),

@@ -55,6 +55,11 @@ impl Bar {
         Self::new(what, "{msg:<16} {wide_bar} {pos} of {len} tokens, {eta} left")
     }
 
+    /// A bar over measurements.
+    pub(crate) fn steps(what: &'static str) -> Self {
+        Self::new(what, "{msg:<16} {wide_bar} {pos} of {len}, {eta} left")
+    }
+
     fn new(what: &'static str, template: &'static str) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
