@@ -15,10 +15,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use flint_rt::base::ids::{ExpertIndex, ExpertKey, LayerIndex};
-use flint_rt::expert::policy::Policy;
-use flint_rt::expert::pool::Pool;
-use flint_rt::expert::routes::RouteTrace;
+use flint_rt::engine::simulate::{self, CacheKind, GuessSource, Prefetch, Rule, Setup};
+use flint_rt::expert::{Policy, RouteTrace};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -139,28 +137,16 @@ fn mixed_picks(tokens: u32) -> Vec<u16> {
     picks
 }
 
-/// The product's pool, without a device: hits and misses of the trace, layer by layer, token by token.
+/// The simulator's hits and misses of the trace, by the product's policy.
 fn hits_and_misses(trace: &RouteTrace, slots: u32) -> (u64, u64) {
-    let mut pool = Pool::new(slots, Policy::default());
-    let (mut hits, mut misses) = (0, 0);
-    for token in 0..trace.token_count() {
-        for layer in 0..LAYERS {
-            let layer_index = LayerIndex(FIRST + layer);
-            let picks: Vec<ExpertIndex> =
-                trace.picks_of(token, layer).iter().map(|&pick| ExpertIndex(pick.into())).collect();
-            let key = |expert| ExpertKey { layer: layer_index, expert };
-            if picks.iter().all(|&expert| pool.lookup(key(expert)).is_some()) {
-                picks.iter().for_each(|&expert| pool.touch(key(expert)));
-                hits += u64::from(USED);
-                continue;
-            }
-            let wave = pool.plan_wave(layer_index, &mut picks.clone());
-            hits += wave.hit_count() as u64;
-            misses += wave.loads.len() as u64;
-            wave.loads.iter().for_each(|load| pool.loaded(load.slot));
-        }
-    }
-    (hits, misses)
+    hits_and_misses_by(trace, slots, Policy::default())
+}
+
+fn hits_and_misses_by(trace: &RouteTrace, slots: u32, policy: Policy) -> (u64, u64) {
+    let prefetch = Prefetch { source: GuessSource::None, fan_out: 0, takes_slot: false };
+    let setup = Setup { cache: CacheKind::Pool(policy), slots, rule: Rule::Waves, prefetch, cost: None };
+    let outcome = simulate::run(trace, &setup);
+    (outcome.hits, outcome.misses)
 }
 
 #[test]
@@ -178,13 +164,50 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
     assert_eq!(names, wanted);
     for row in &rows {
         for key in [
-            "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename", "model_type",
-            "n_batch", "n_ubatch", "n_threads", "cpu_mask", "cpu_strict", "poll", "type_k", "type_v",
-            "n_gpu_layers", "n_cpu_moe", "split_mode", "main_gpu", "no_kv_offload", "flash_attn", "devices",
-            "tensor_split", "tensor_buft_overrides", "use_mmap", "use_direct_io", "embeddings",
-            "no_op_offload", "no_host", "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns",
-            "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "hit_rate", "disk_gb_s", "prefetch",
-            "drive_profile", "plan_ratio",
+            "build_commit",
+            "build_number",
+            "cpu_info",
+            "gpu_info",
+            "backends",
+            "model_filename",
+            "model_type",
+            "n_batch",
+            "n_ubatch",
+            "n_threads",
+            "cpu_mask",
+            "cpu_strict",
+            "poll",
+            "type_k",
+            "type_v",
+            "n_gpu_layers",
+            "n_cpu_moe",
+            "split_mode",
+            "main_gpu",
+            "no_kv_offload",
+            "flash_attn",
+            "devices",
+            "tensor_split",
+            "tensor_buft_overrides",
+            "use_mmap",
+            "use_direct_io",
+            "embeddings",
+            "no_op_offload",
+            "no_host",
+            "n_prompt",
+            "n_gen",
+            "n_depth",
+            "test_time",
+            "avg_ns",
+            "stddev_ns",
+            "avg_ts",
+            "stddev_ts",
+            "samples_ns",
+            "samples_ts",
+            "hit_rate",
+            "disk_gb_s",
+            "prefetch",
+            "drive_profile",
+            "plan_ratio",
         ] {
             assert!(row.get(key).is_some(), "{key} is missing: {row}");
         }
@@ -220,7 +243,10 @@ fn the_formats_say_the_same() {
 
     let md = run(&[]).stdout;
     let lines: Vec<&str> = md.lines().collect();
-    assert!(lines[0].starts_with("| model ") && lines[0].contains(" t/s ") && lines[0].contains(" hit "), "{md}");
+    assert!(
+        lines[0].starts_with("| model ") && lines[0].contains(" t/s ") && lines[0].contains(" hit "),
+        "{md}"
+    );
     assert!(lines[1].starts_with("| -----"), "{md}");
     let columns = |line: &str| line.matches('|').count();
     assert!(lines[2].contains(" pp4 ") && lines[3].contains(" tg2 "), "{md}");
@@ -263,7 +289,9 @@ fn a_cold_run_reads_everything_again() {
 
     // The same model warm, all of it in slots: the repetitions after the warm-up of the same tokens read less.
     let warm = &home.rows(&["-p", "0", "-n", "4", "-d", "2", "-r", "3"])[0];
-    let sum = |row: &Value| row["samples_read_bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap()).sum::<u64>();
+    let sum = |row: &Value| {
+        row["samples_read_bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap()).sum::<u64>()
+    };
     assert!(sum(warm) < sum(row), "warm {} B, cold {} B", sum(warm), sum(row));
 }
 
@@ -286,19 +314,42 @@ fn routes_give_exactly_the_hits_of_the_trace() {
         let slots_text = slots.to_string();
         let recorded = home.path("recorded.json");
         let row = &home.rows(&[
-            "-p", "0", "-n", "12", "-r", "1", "--no-warmup", "--routes", &path, "--pool-slots", &slots_text,
-            "--record-routes", &recorded,
+            "-p",
+            "0",
+            "-n",
+            "12",
+            "-r",
+            "1",
+            "--no-warmup",
+            "--routes",
+            &path,
+            "--pool-slots",
+            &slots_text,
+            "--record-routes",
+            &recorded,
         ])[0];
         let (hits, misses) = hits_and_misses(&mixed, slots);
         assert_eq!(hits + misses, uses);
         if slots == LAYERS * EXPERTS {
             assert_eq!(misses, distinct, "a pool of everything misses each expert once");
         }
-        assert_eq!((row["hits"].as_u64(), row["misses"].as_u64()), (Some(hits), Some(misses)), "{slots} slots");
+        assert_eq!(
+            (row["hits"].as_u64(), row["misses"].as_u64()),
+            (Some(hits), Some(misses)),
+            "{slots} slots"
+        );
         assert_eq!(row["routes"], "routes: mixed");
         // The picks themselves, in the order of the trace.
         assert_eq!(RouteTrace::load(Path::new(&recorded)).unwrap().picks, mixed.picks);
     }
+
+    // Another policy, another count.
+    let policy_args =
+        ["-p", "0", "-n", "12", "-r", "1", "--no-warmup", "--pool-slots", "40", "--policy", "lru"];
+    let row = &home.rows(&[&policy_args[..], &["--routes", &path]].concat())[0];
+    let (hits, misses) = hits_and_misses_by(&mixed, 40, Policy::Lru);
+    assert_eq!((row["hits"].as_u64(), row["misses"].as_u64()), (Some(hits), Some(misses)));
+    assert_eq!(row["policy"], "lru");
 
     // A prompt: one chunk uses each expert of a layer once.
     let row = &home.rows(&["-p", "12", "-n", "0", "-r", "1", "--no-warmup", "--routes", &path])[0];
@@ -306,7 +357,17 @@ fn routes_give_exactly_the_hits_of_the_trace() {
 
     // Repetitions go on where the one before ended: three of four tokens are the twelve.
     let row = &home.rows(&[
-        "-p", "0", "-n", "4", "-r", "3", "--no-warmup", "--routes", &path, "--pool-slots", "40",
+        "-p",
+        "0",
+        "-n",
+        "4",
+        "-r",
+        "3",
+        "--no-warmup",
+        "--routes",
+        &path,
+        "--pool-slots",
+        "40",
     ])[0];
     let (hits, misses) = hits_and_misses(&mixed, 40);
     assert_eq!((row["hits"].as_u64(), row["misses"].as_u64()), (Some(hits), Some(misses)));
@@ -373,7 +434,8 @@ fn a_simulated_drive_is_no_faster_than_its_model_and_says_what_it_is() {
         return;
     }
     let home = Home::new();
-    let row = &home.rows(&["-p", "0", "-n", "4", "-r", "2", "--cold", "--simulated-drive", "20MB/s,500us"])[0];
+    let row =
+        &home.rows(&["-p", "0", "-n", "4", "-r", "2", "--cold", "--simulated-drive", "20MB/s,500us"])[0];
     assert!(row["simulated_drive"].as_str().unwrap().contains("0.02 GB/s, 500 us"), "{row}");
     assert!(row["drive_profile"].as_str().unwrap().starts_with("simulated drive"), "{row}");
     let (ns, read) = (row["samples_ns"].as_array().unwrap(), row["samples_read_bytes"].as_array().unwrap());
@@ -452,6 +514,43 @@ fn an_interrupt_keeps_what_was_measured() {
     }
 }
 
+/// The trace in the simulator: no model, no device.
+#[test]
+fn a_trace_is_simulated_with_every_policy() {
+    let home = Home::new();
+    let path = home.path("mixed.json");
+    let mixed = trace(mixed_picks(12));
+    mixed.save(Path::new(&path)).unwrap();
+    let ran = home.bench(&["--simulate", &path, "--sweep", "pool=50%", "-o", "json"]).gives(0);
+    let rows: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let lru = rows.iter().find(|row| row["policy"] == "lru").unwrap();
+    let (hits, misses) = hits_and_misses_by(&mixed, 48, Policy::Lru);
+    let rate = hits as f64 / (hits + misses) as f64;
+    assert!((lru["hit_rate"].as_f64().unwrap() - rate).abs() < 1e-12, "{lru}");
+}
+
+/// What `disk-profile` saved is what the drive is measured by.
+#[test]
+fn the_drives_profile_is_found() {
+    if !has_device("the_drives_profile_is_found") {
+        return;
+    }
+    let home = Home::new();
+    // In the home's own file system, whatever that is.
+    let model = home.path("model.gguf");
+    fs::copy(MODEL, &model).unwrap();
+    let profiled = home.command(&["disk-profile", &model, "--seconds", "2"]).output().unwrap();
+    assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));
+    let args = ["-m", &model, "-p", "0", "-n", "2", "-r", "1", "--cold", "-o", "jsonl"];
+    let row: Value = serde_json::from_str(&home.bench(&args).gives(0).stdout).unwrap();
+    assert!(!row["drive_profile"].as_str().unwrap().contains("no profile"), "{row}");
+    let number = |key: &str| row[key].as_f64().unwrap();
+    let share = number("disk_gb_s") / number("drive_gb_s");
+    assert!((number("disk_share") / share - 1.0).abs() < 1e-9, "{row}");
+    assert!(number("disk_bound_ts") > 0.0);
+    assert_eq!(row["plan_drive"], "profile");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
@@ -472,6 +571,8 @@ fn what_makes_no_sense_is_refused() {
         (&["-m", MODEL, "-p", "100000"], "does not fit the context"),
         (&["-m", MODEL, "--routes", "/no/such.json"], "--routes"),
         (&["-m", MODEL, "--routes", &bad], "--routes"),
+        (&["--policy", "mru"], "--policy"),
+        (&["--simulate", "/no/such.json"], "--simulate"),
         (&["--compare", &bad], "--compare"),
         (&["--compare", "/no/such.json", &bad], "/no/such.json"),
         (&["--compare", &bad, &bad], "bad.json"),

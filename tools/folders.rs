@@ -19,11 +19,6 @@ pub(crate) fn state_dir() -> Option<PathBuf> {
     of_user("XDG_STATE_HOME", ".local/state")
 }
 
-/// Where profiles of drives are kept: `drives` of [`state_dir`].
-pub(crate) fn drives_dir() -> Option<PathBuf> {
-    Some(state_dir()?.join("drives"))
-}
-
 fn of_user(variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // The specification has relative paths ignored.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::disk::{DriveModel, ReadPath};
-use flint_rt::expert::HostPath;
+use flint_rt::expert::{HostPath, Policy};
 
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
 use crate::args::{DeviceArgs, EngineArgs, ModelArgs, SourceChoice, bytes};
@@ -75,6 +75,13 @@ pub(crate) struct BenchArgs {
     /// Compare two results that were printed as json or jsonl, test by test, with Welch's t-test; measures nothing.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
     pub(crate) compare: Option<Vec<PathBuf>>,
+    /// Replay traces in the simulator, with every cache policy and prefetcher, at the pool shares of --sweep; with
+    /// --simulated-drive in time, too. Opens no model.
+    #[arg(long, num_args = 1.., value_name = "TRACE.json", conflicts_with = "compare")]
+    pub(crate) simulate: Option<Vec<PathBuf>>,
+    /// Who leaves when a slot is needed: lru, lfu, lfu-ageing:N, half-life:N or frequency-recency:N [default: the product's].
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<Policy>,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }

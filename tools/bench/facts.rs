@@ -7,9 +7,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use flint_rt::gguf::Gguf;
 use flint_rt::store::{Source, SourceKind};
 
-use crate::exit::Outcome;
-use crate::model::Found;
-
 /// The commit that the program was built from, where the build says it.
 pub(super) const BUILD_COMMIT: &str = match option_env!("FLINT_RT_BUILD_COMMIT") {
     Some(commit) => commit,
@@ -24,23 +21,19 @@ pub(super) struct ModelFacts {
     pub(super) size_bytes: u64,
     pub(super) params: u64,
     pub(super) source: SourceKind,
-    /// Files of the source.
-    pub(super) files: Vec<std::path::PathBuf>,
 }
 
 impl ModelFacts {
-    /// Of the model at a place.
-    pub(super) fn of(model: &Found, name: &str) -> Outcome<Self> {
-        let source = Source::open(&model.path)?;
+    /// Of a model that is called `shown`, and by its own file `name`.
+    pub(super) fn of(source: &Source, shown: String, name: &str) -> Self {
         let gguf = source.gguf();
-        Ok(Self {
-            filename: model.shown(),
+        Self {
+            filename: shown,
             kind: format!("{name} {}", main_kind(gguf)),
             size_bytes: gguf.tensors.iter().map(|tensor| tensor.len_bytes).sum(),
             params: gguf.tensors.iter().map(|tensor| tensor.dims.iter().product::<u64>()).sum(),
             source: source.kind(),
-            files: source.files().to_vec(),
-        })
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod record;
 mod result;
 mod routes;
 mod row;
+mod simulate;
 mod tokens;
 mod values;
 mod welch;
@@ -47,7 +48,7 @@ use values::PoolSize;
 use crate::args::EngineArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
-use crate::model::{self, Found};
+use crate::model;
 use crate::open;
 use crate::terminal::{Bar, note};
 
@@ -87,7 +88,7 @@ impl Outputs {
             row.cache_policy,
             if row.use_direct_io { "direct" } else { "buffered" }
         ));
-        say(format!("tokens: {}; picks: {}", row.tokens, row.routes));
+        say(format!("tokens: {}; picks: {}; victims: {}", row.tokens, row.routes, row.policy));
         say(format!("drive: {}", row.drive_profile));
         say(format!(
             "bounds and plan: device memory at {} GB/s ({}), drive for the plan {}",
@@ -111,6 +112,10 @@ impl Outputs {
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if let Some(paths) = &args.compare {
         return compare::run(paths, args.output);
+    }
+    if let Some(paths) = &args.simulate {
+        let _asked = interrupt::Reply::begin();
+        return simulate::run(args, paths);
     }
     let cases = Case::all(args);
     if cases.is_empty() {
@@ -157,7 +162,9 @@ fn run_model(
     has_begun: &mut bool,
 ) -> Outcome {
     let model = model::find(&engine_args.model, engine_args.source)?;
-    let config = read_config(&model)?;
+    let about = |failure: Failure| failure.about(model.shown());
+    let source = Source::open(&model.path).map_err(|error| about(error.into()))?;
+    let config = FlintConfig::from_gguf(source.gguf()).map_err(|error| about(error.into()))?;
     let context = context_len(cases, engine_args, &config)?;
     let driven = args.routes.as_deref().map(|path| routes::load(path, &config, args.seed)).transpose()?;
     let total = config.moe_layer_count() * config.expert_count;
@@ -167,9 +174,8 @@ fn run_model(
             sweep.0.iter().map(|size: &PoolSize| Some(size.slots(total, config.experts_used))).collect()
         }
     };
-    let facts = ModelFacts::of(&model, &config.name)?;
     if args.simulated_drive.is_some() {
-        fill_page_cache(&facts.files)?;
+        fill_page_cache(source.files())?;
     }
     let mut recording =
         args.record_routes.as_ref().map(|_| Recording::new(config.moe_layer_count(), config.experts_used));
@@ -180,6 +186,7 @@ fn run_model(
             pool_slots,
             routes: driven.as_ref().map(|driven| driven.picks.clone()),
             drive_model: args.simulated_drive,
+            cache_policy: args.policy,
             ..open::options(engine_args, &model, Some(context))
         };
         let opened = open::engine_by(engine_args, &model, &options);
@@ -200,8 +207,8 @@ fn run_model(
         let tokens =
             Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
         let setting = Setting {
-            drive: Drive::of(&facts.files, config.record_bytes(), args.simulated_drive)?,
-            model: ModelFacts::of(&model, &config.name)?,
+            drive: Drive::of(&source, &model.shown(), args.simulated_drive)?,
+            model: ModelFacts::of(&source, model.shown(), &config.name),
             simulated: args.simulated_drive,
             tokens: tokens.shown(),
             routes: driven
@@ -209,6 +216,7 @@ fn run_model(
                 .map_or_else(|| "model".to_owned(), |driven: &Driven| driven.label.clone()),
             is_cold: args.cold,
             has_warmup: !args.no_warmup,
+            policy: args.policy.unwrap_or_default(),
         };
         let ran = run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), outputs);
         let checked = open::check_validation(&engine);
@@ -281,12 +289,6 @@ fn wait(seconds: u32) {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-fn read_config(model: &Found) -> Outcome<FlintConfig> {
-    let about = |failure: Failure| failure.about(model.shown());
-    let source = Source::open(&model.path).map_err(|error| about(error.into()))?;
-    FlintConfig::from_gguf(source.gguf()).map_err(|error| about(error.into()))
 }
 
 /// The context that the longest test needs, if the flags do not say another that holds it.

@@ -123,6 +123,8 @@ pub(super) struct Row {
     /// Waiting for reads and copies: what a device that held everything would not spend.
     pub(super) stall_ns_a_token: f64,
 
+    /// Who leaves when a slot is needed.
+    pub(super) policy: String,
     /// Which prefetch there is: none yet.
     pub(super) prefetch: String,
     pub(super) prefetch_issued: u64,

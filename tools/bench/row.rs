@@ -3,6 +3,7 @@
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, TokenCost, hit_rate};
 use flint_rt::engine::{Engine, TimeSplit};
+use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
 
 use super::case::Case;
@@ -21,6 +22,7 @@ pub(super) struct Setting {
     pub(super) routes: String,
     pub(super) is_cold: bool,
     pub(super) has_warmup: bool,
+    pub(super) policy: Policy,
 }
 
 /// Sums over all repetitions.
@@ -202,6 +204,7 @@ impl Row {
             gpu_ns_a_token: a_token(sums.split.gpu_ns),
             host_ns_a_token: a_token(sums.split.host_ns),
             stall_ns_a_token: a_token(sums.split.disk_ns + sums.split.copy_ns),
+            policy: setting.policy.to_string(),
             prefetch: "none".to_owned(),
             prefetch_issued: 0,
             prefetch_used: 0,

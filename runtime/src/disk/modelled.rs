@@ -192,7 +192,12 @@ impl ReadQueue for ModelledQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::{ReadPath, SourceFile, open_queue};
     use super::*;
+    use crate::base::ids::FileIndex;
+    use crate::base::region::HostRegion;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -206,6 +211,46 @@ mod tests {
         assert_eq!(drive.take(Duration::ZERO, 1_000_000), 4 * MS);
         // After a pause nothing is left of the past.
         assert_eq!(drive.take(100 * MS, 3_000_000), 104 * MS);
+    }
+
+    #[test]
+    fn bytes_are_the_files_and_come_no_sooner_than_the_model_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records");
+        let content: Vec<u8> = (0..64 * 1024_u32).map(|index| u8::try_from(index % 251).unwrap()).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = Arc::new(SourceFile::open_buffered(&path).unwrap());
+        let region = HostRegion::new(4 * 16 * 1024).unwrap();
+        let mut buffers = region.split(16 * 1024, 4);
+        let (inner, _) = open_queue(vec![file], &[region], Some(ReadPath::Pool), 4).unwrap();
+        // 10,000 bytes take 5 ms.
+        let model = DriveModel { rate: 2e6, latency: MS, depth: 4 };
+        let mut queue = ModelledQueue::new(inner, model);
+        let begun = Instant::now();
+        for tag in [70, 5, 9, 1] {
+            let read = Read {
+                file: FileIndex(0),
+                offset_bytes: tag * 100,
+                len_bytes: 10_000,
+                buffer: buffers.pop().unwrap(),
+                tag,
+            };
+            assert!(queue.push(read).is_ok());
+        }
+        let (mut done, mut order) = (Vec::new(), Vec::new());
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut done).unwrap();
+            for Completion { tag, buffer, result } in done.drain(..) {
+                order.push(tag);
+                let at_least = MS + u32::try_from(order.len()).unwrap() * 5 * MS;
+                assert!(begun.elapsed() >= at_least, "read {} after {:?}", order.len(), begun.elapsed());
+                let start = usize::try_from(tag * 100).unwrap();
+                assert_eq!(buffer.as_slice()[result.unwrap()], content[start..start + 10_000]);
+            }
+        }
+        order.sort_unstable();
+        assert_eq!(order, [1, 5, 9, 70]);
+        assert_eq!(queue.counters().reads, 4);
     }
 
     #[test]
