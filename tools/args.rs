@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
+    /// Measure speed, hit rate and bytes read, in the tests of llama-bench.
+    Bench(crate::bench::BenchArgs),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod bundled;
 mod chat;
 mod devices;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Synth(args) => synth::run(&args),
     };
     match outcome {

@@ -69,7 +69,7 @@ impl Bar {
     }
 
     /// What is being done.
-    pub(crate) fn message(&self, what: &'static str) {
+    pub(crate) fn message(&self, what: impl Into<Cow<'static, str>>) {
         if let Some(bar) = &self.bar {
             bar.set_message(what);
         }

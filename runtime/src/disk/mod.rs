@@ -24,6 +24,7 @@ mod error;
 mod file_probe;
 
 mod in_flight;
+mod modelled;
 mod open;
 mod pool;
 pub mod profile;
@@ -48,6 +49,7 @@ pub use direct::{AlignFoundBy, DirectReport};
 pub use drive_identity::DriveIdentity;
 pub use error::DiskError;
 pub use file_probe::{FileAttributes, MappedFile, process_cpu};
+pub use modelled::{DriveModel, ModelledQueue};
 pub use open::{ReadPath, ReadPathReport, open_queue};
 pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 #[cfg(feature = "simulation")]

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::disk::ReadPath;
+use crate::disk::{DriveModel, ReadPath};
 use crate::expert::{HostPath, Policy};
+use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +32,10 @@ pub struct EngineOptions {
     /// A disk simulated over the model's files: a seed, and the faults that it decides.
     #[cfg(feature = "simulation")]
     pub simulation: Option<(u64, crate::disk::Faults)>,
+    /// Picks that take the place of the router's, to measure with: what the model then says means nothing.
+    pub routes: Option<ForcedPicks>,
+    /// Times of a drive that is not at hand, over bytes that come from the page cache: to measure with.
+    pub drive_model: Option<DriveModel>,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.

@@ -195,6 +195,16 @@ impl Pool {
         self.empty.push(slot);
     }
 
+    /// Empties every slot and forgets every use.
+    ///
+    /// # Panics
+    /// When a slot is pinned or loading: somebody waits for it.
+    pub fn clear(&mut self) {
+        let is_awaited = |slot: &Slot| slot.pins() > 0 || matches!(slot.state(), SlotState::Loading(_));
+        assert!(!self.slots.iter().any(is_awaited), "a pool is cleared while it is used");
+        *self = Self::new(self.slot_count(), self.policy, self.space);
+    }
+
     /// From here on, [`Pool::join_wave`] and [`Pool::claim`] keep slots for a new wave.
     pub(super) fn begin_wave(&mut self) {
         self.wave += 1;

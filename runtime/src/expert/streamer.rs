@@ -171,9 +171,19 @@ impl Streamer {
         self.stats
     }
 
-    /// A step begins: one pass through all layers.
-    pub fn begin_step(&mut self) {
-        self.pool.begin_step();
+    /// Empties all slots, in the table of the device, too: everything must be read again.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear(&mut self, gpu: &Gpu) -> Result<(), ExpertError> {
+        let mut recorder = gpu.recorder()?;
+        recorder.fill(&self.table, 0, self.table.len_bytes(), NO_SLOT);
+        let commands = recorder.finish()?;
+        gpu.wait(gpu.submit(&[&commands])?)?;
+        self.pool.clear();
+        self.unlisted.clear();
+        self.copies = None;
+        Ok(())
     }
 
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
@@ -184,6 +194,11 @@ impl Streamer {
     /// The transport, to be watched.
     pub fn transport_mut(&mut self) -> &mut Transport {
         &mut self.transport
+    }
+
+    /// A step begins: one pass through all layers.
+    pub fn begin_step(&mut self) {
+        self.pool.begin_step();
     }
 
     /// Whether every one of `experts` is in a slot.
