@@ -52,6 +52,11 @@ impl Layout {
         Ok(())
     }
 
+    /// All bytes before the first tensor.
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+
     /// Bytes of the whole file.
     pub(super) fn len_bytes(&self) -> u64 {
         self.len_bytes
