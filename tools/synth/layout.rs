@@ -67,6 +67,11 @@ impl Layout {
         self.header.len() as u64
     }
 
+    /// All tensors, each with the offset at which it begins.
+    pub(super) fn tensors(&self) -> &[(u64, Tensor)] {
+        &self.tensors
+    }
+
     /// How many tensors there are.
     pub(super) fn tensor_count(&self) -> usize {
         self.tensors.len()

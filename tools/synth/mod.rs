@@ -15,6 +15,7 @@ mod fill;
 mod header;
 mod layout;
 mod random;
+pub(crate) mod rehearsal;
 mod shape;
 mod skew;
 mod source;
