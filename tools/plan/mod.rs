@@ -67,6 +67,8 @@ struct Report {
     cold: Use,
     typical: Use,
     resident: Use,
+    /// From no use that finds its expert to all, in steps of 5 %.
+    curve: Vec<Expectation>,
     /// Seconds in which the drive gives what a cold chunk of a prompt reads, and its bytes.
     chunk: (f64, f64),
 }
@@ -190,6 +192,7 @@ impl Report {
                 range: Some((pool(Routes::Widest), pool(Routes::Narrowest))),
             },
             resident: Use { expected: expect(1.0), range: None },
+            curve: (0..=20).map(|step| expect(f64::from(step) / 20.0)).collect(),
             chunk: (chunk_bytes / drive_cost.steady_rate(), chunk_bytes),
             header,
             config,

@@ -258,6 +258,7 @@ impl Report {
                 "cold": use_json(&self.cold),
                 "typical": use_json(&self.typical),
                 "resident": use_json(&self.resident),
+                "by_hit_rate": self.curve.iter().map(point_json).collect::<Vec<_>>(),
                 "prompt_cold": {
                     "tokens": self.plan.prefill_chunk,
                     "read_bytes": bytes,
@@ -310,6 +311,10 @@ impl Measured {
 
 fn runs(runs: &[Run], shown: impl Fn(&Run) -> String) -> String {
     runs.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+fn point_json(e: &Expectation) -> Value {
+    json!({ "hit_rate": e.hit_rate, "tokens_a_second": e.tokens_a_second() })
 }
 
 fn use_json(of: &Use) -> Value {
