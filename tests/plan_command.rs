@@ -293,7 +293,7 @@ fn plan_says_what_to_expect_and_that_it_is_an_estimate() {
     let plan = home.run(&["plan", MODEL, "--json", "--pool-slots", "48"]).gives(0).json();
     assert_eq!(plan["model"]["kind"], "gguf");
     assert_eq!(plan["memory"]["pool_slots"], 48);
-    assert_eq!(plan["drive"]["measured"], false);
+    assert_eq!((&plan["drive"]["measured"], &plan["device_cost"]["measured"]), (&json!(false), &json!(false)));
     let expected = &plan["expectation"];
     assert_eq!(expected["is_estimate"], true);
     let rate = |name: &str| expected[name]["tokens_a_second"].as_f64().unwrap();
@@ -366,6 +366,22 @@ fn plan_measures_by_the_reads_of_decode() {
         assert_eq!(records, [1, 2, 4]);
         assert!(drive["read_bytes"].as_u64().unwrap() > 0, "{drive}");
         assert!(!drive["doubts"].as_array().unwrap().is_empty(), "so few bytes are worth a doubt: {drive}");
+        // The device, too: what it was not asked it does not know.
+        let device = &plan["device_cost"];
+        assert_eq!(device["measured"], true);
+        for part in ["kernel_seconds", "memory_seconds", "stall_seconds", "record_seconds"] {
+            let seconds = device[part].as_f64().unwrap();
+            assert!(0.0 < seconds && seconds < 5.0, "{part}: {device}");
+        }
+        let basis = plan["basis"].to_string();
+        assert!(basis.contains("device: measured now") && basis.contains("6 of 6 expert layers"), "{basis}");
+        let rates: Vec<f64> = plan["expectation"]["by_hit_rate"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|point| point["tokens_a_second"].as_f64().unwrap())
+            .collect();
+        assert!(rates.len() == 21 && rates.is_sorted(), "{rates:?}");
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the file that was made is still there");
 }
