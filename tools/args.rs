@@ -317,9 +317,9 @@ pub(crate) struct PlanArgs {
     /// Seconds that the drive is measured.
     #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
-    /// Take this for the drive's rate, in GB/s, where it is not measured.
-    #[arg(long, default_value_t = 3.0, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
-    pub(crate) drive_rate: f64,
+    /// Take this for the drive's rate, in GB/s [default: as its saved profile says, else 3].
+    #[arg(long, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
+    pub(crate) drive_rate: Option<f64>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -7,11 +7,13 @@
 
 mod drive;
 mod header;
+mod profile;
 mod rehearse;
 mod report;
 
 use std::io::{self, Write};
 
+use flint_rt::disk::profile::DriveProfile;
 use flint_rt::engine::expectation::{
     DeviceCost, DriveCost, Expectation, Routes, StepCost, TokenCost, chunk_read_bytes, hit_rate,
 };
@@ -28,6 +30,9 @@ use crate::open;
 use drive::{Measured, Target};
 use header::Header;
 
+/// What a drive is taken for of which nothing is known, in bytes a second: a common NVMe drive.
+const DRIVE_RATE: f64 = 3e9;
+
 /// What is known of the host.
 struct Host {
     memory_bytes: Option<u64>,
@@ -38,6 +43,7 @@ struct Host {
 /// What is known of the drive.
 enum Drive {
     Assumed(f64),
+    Profile(Box<DriveProfile>),
     Measured(Box<(Target, Measured)>),
 }
 
@@ -115,7 +121,13 @@ fn plan_of(
 }
 
 fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<Drive> {
-    let Some(place) = &args.measure else { return Ok(Drive::Assumed(args.drive_rate * 1e9)) };
+    let Some(place) = &args.measure else {
+        if let Some(rate) = args.drive_rate {
+            return Ok(Drive::Assumed(rate * 1e9));
+        }
+        let saved = header.source.as_ref().and_then(|source| profile::find(source, config.record_bytes()));
+        return Ok(saved.map_or(Drive::Assumed(DRIVE_RATE), |profile| Drive::Profile(Box::new(profile))));
+    };
     let target = if let Some(path) = place {
         Target::path(path, config.record_bytes())?
     } else if let Some(source) = &header.source {
@@ -177,6 +189,7 @@ impl Report {
         let token = TokenCost::new(&config, plan.resident_bytes, plan.context_len / 2);
         let drive_cost = match &drive {
             Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
+            Drive::Profile(found) => profile::cost(found, config.record_bytes()),
             Drive::Measured(found) => found.1.cost(config.record_bytes()),
         };
         let estimate = StepCost::estimate(&token, &device_cost);

@@ -9,7 +9,7 @@ use flint_rt::engine::expectation::Expectation;
 use serde_json::{Value, json};
 
 use super::drive::{Measured, Run};
-use super::{Drive, Report, Use};
+use super::{Drive, Report, Use, profile};
 use crate::devices;
 use crate::info::{file_json, plan_json};
 
@@ -118,6 +118,7 @@ impl Report {
                     "taken for {rate}, not measured; --measure measures it in 10 s, --drive-rate says another"
                 )];
             }
+            Drive::Profile(found) => return vec![profile::line(found)],
             Drive::Measured(found) => (&found.0, &found.1),
         };
         let mut lines = vec![
@@ -182,6 +183,7 @@ impl Report {
                     display_rate(1, 1.0 / rate)
                 )
             }
+            Drive::Profile(found) => format!("drive: {}", profile::line(found)),
             Drive::Measured(found) => format!(
                 "drive: measured now, {} with many records under way",
                 display_rate(1, 1.0 / found.1.steady_rate())
@@ -268,6 +270,7 @@ impl Report {
             },
             "device_cost": {
                 "measured": self.step_cost.is_measured,
+                "from": if self.step_cost.is_measured { "measured now" } else { "assumed" },
                 "kernel_seconds": self.step_cost.kernel_seconds,
                 "memory_seconds": self.step_cost.memory_seconds,
                 "stall_seconds": self.step_cost.stall_seconds,
@@ -281,11 +284,18 @@ impl Report {
 
     fn drive_json(&self) -> Value {
         match &self.drive {
-            Drive::Assumed(rate) => json!({ "measured": false, "bytes_a_second": rate }),
+            Drive::Assumed(rate) => json!({ "measured": false, "from": "assumed", "bytes_a_second": rate }),
+            Drive::Profile(found) => json!({
+                "measured": true,
+                "from": format!("profile of {}", profile::date(found.measured_at)),
+                "bytes_a_second": profile::steady_rate(found),
+                "bursts": found.burst_seconds(),
+            }),
             Drive::Measured(found) => {
                 let (target, measured) = &**found;
                 json!({
                     "measured": true,
+                    "from": "measured now",
                     "bytes_a_second": measured.steady_rate(),
                     "path": target.shown,
                     "file": file_json(&target.facts),
