@@ -90,7 +90,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     let gpu = open_gpu(&options)?;
     let (options, plan, is_lowered) = plan_of(options, &header, &config, &gpu)?;
     let drive = drive_of(args, &header, &config)?;
-    let rehearsal = rehearse(args, &header, &config, &options)?;
+    let rehearsal = rehearse(args, &header, &config, &options, plan.context_len / 2)?;
     let report = Report::new(header, config, devices, &gpu, drive, rehearsal, (options, plan, is_lowered));
     let mut stdout = io::stdout().lock();
     if args.json {
@@ -148,13 +148,14 @@ fn rehearse(
     header: &Header,
     config: &FlintConfig,
     options: &EngineOptions,
+    position: u32,
 ) -> Outcome<Option<Rehearsal>> {
     if args.measure.is_none() {
         return Ok(None);
     }
     // What is not here yet will be ingested, and a store's records are checked.
     let is_checked = header.kind != "gguf" && !options.skip_checks;
-    rehearse::measure(config, options, is_checked).map(Some)
+    rehearse::measure(config, options, position, is_checked).map(Some)
 }
 
 impl Host {
@@ -193,7 +194,10 @@ impl Report {
             Drive::Measured(found) => found.1.cost(config.record_bytes()),
         };
         let estimate = StepCost::estimate(&token, &device_cost);
-        let step_cost = rehearsal.as_ref().map_or(estimate, |found| found.step_cost(&token, &estimate));
+        let step_cost = rehearsal.as_ref().map_or(estimate, |found| {
+            let rehearsed = TokenCost::new(&config, plan.resident_bytes, found.position);
+            found.step_cost(&token, &rehearsed, &estimate)
+        });
         let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
         let pool =
             |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, routes));

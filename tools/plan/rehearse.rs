@@ -12,6 +12,7 @@ use flint_rt::engine::rehearsal::{MissTime, Rehearsal, ResidentTime};
 use flint_rt::engine::{Engine, EngineOptions, Session};
 use flint_rt::model::Want;
 use flint_rt::model::hparams::FlintConfig;
+use flint_rt::model::prefill::NoObserver;
 use flint_rt::store::piece_checksum;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -22,15 +23,25 @@ use crate::terminal::Bar;
 /// Expert layers of the longest model that is run.
 const LAYERS_MAX: u32 = 8;
 
-/// Tokens of its conversation; then it begins anew.
-const CONTEXT_LEN: u32 = 256;
+/// Tokens behind the position that is asked for; then the conversation begins anew.
+const ROOM: u32 = 512;
 
-/// How long each kind of token is measured, and how many tokens at least.
-const TIME: Duration = Duration::from_millis(400);
-const TOKENS_MIN: usize = 9;
+/// Tokens of a chunk on the way to that position, and how long that may take: a slow device is timed nearer to the beginning.
+const CHUNK: u32 = 64;
+const APPROACH: Duration = Duration::from_millis(500);
 
-/// Runs short models with the shapes of `config` on the device of `options`; `checks` says whether records are checked.
-pub(super) fn measure(config: &FlintConfig, options: &EngineOptions, checks: bool) -> Outcome<Rehearsal> {
+/// Kinds of tokens take turns, so that whatever else loads the machine loads all: how often, and how long a turn is at least.
+const ROUNDS: usize = 5;
+const TURN: Duration = Duration::from_millis(100);
+
+/// Runs short models with the shapes of `config` on the device of `options`, with up to `position` tokens behind those that are
+/// timed; `checks` says whether records are checked.
+pub(super) fn measure(
+    config: &FlintConfig,
+    options: &EngineOptions,
+    position: u32,
+    checks: bool,
+) -> Outcome<Rehearsal> {
     let _asked = Reply::begin();
     let bar = Bar::tokens("rehearsing");
     let folder = tempfile::Builder::new().prefix("flint-rt-rehearsal-").tempdir();
@@ -38,33 +49,65 @@ pub(super) fn measure(config: &FlintConfig, options: &EngineOptions, checks: boo
         folder.map_err(|error| Failure::because(Exit::of_io(&error), "a temporary folder", &error))?;
     let _working = Working::begin(folder.path().to_owned());
     let all = config.moe_layer_count();
-    let most = all.min(LAYERS_MAX);
-    let mut long = Stage::open(&folder.path().join("long.gguf"), config, most, options)?;
-    let resident = long.seconds(&[long.script.resident], &bar)?;
-    let mut rehearsal = Rehearsal {
-        resident: vec![ResidentTime { layers: most, seconds: resident.seconds }],
-        misses: Vec::new(),
-        check_seconds: if checks { check_seconds(config.record_bytes()) } else { 0.0 },
+    let (most, few) = (all.min(LAYERS_MAX), all.min(LAYERS_MAX) / 2);
+    let mut long = Stage::open(&folder.path().join("long.gguf"), config, most, options, position)?;
+    let mut short = match most < all {
+        true => Some(Stage::open(&folder.path().join("short.gguf"), config, few, options, long.position)?),
+        false => None,
     };
-    for (tokens, a_layer) in [
-        (long.script.one_misses.clone(), 1.0),
-        (long.script.all_miss.clone(), f64::from(config.experts_used)),
-    ] {
-        if !tokens.is_empty() {
-            let found = long.seconds(&tokens, &bar)?;
-            let layers = (found.records / a_layer).min(f64::from(most));
-            let seconds = found.seconds - resident.seconds;
-            rehearsal.misses.push(MissTime { layers, records: found.records, seconds });
+    let Script { resident, one_misses, all_miss, .. } = long.script.clone();
+    let mut kinds = [vec![resident], one_misses, all_miss].map(|tokens| (tokens, Tally::default()));
+    let mut shorter = Tally::default();
+    for round in 0..ROUNDS {
+        bar.set(round as u64, ROUNDS as u64);
+        for (tokens, tally) in &mut kinds {
+            long.turn(tokens, tally)?;
+        }
+        if let Some(short) = &mut short {
+            short.turn(&[resident], &mut shorter)?;
         }
     }
-    drop(long);
-    if most < all {
-        let few = most / 2;
-        let mut short = Stage::open(&folder.path().join("short.gguf"), config, few, options)?;
-        let seconds = short.seconds(&[short.script.resident], &bar)?.seconds;
-        rehearsal.resident.push(ResidentTime { layers: few, seconds });
+    let [(_, resident), (_, one), (_, every)] = kinds;
+    let mut times = vec![ResidentTime { layers: most, seconds: resident.seconds() }];
+    if short.is_some() {
+        times.push(ResidentTime { layers: few, seconds: shorter.seconds() });
     }
-    Ok(rehearsal)
+    let miss = |tally: &Tally, a_layer: u32| {
+        let layers = (tally.records() / f64::from(a_layer)).min(f64::from(most));
+        MissTime { layers, records: tally.records(), seconds: tally.seconds() - resident.seconds() }
+    };
+    let misses = [(one, 1), (every, config.experts_used)];
+    Ok(Rehearsal {
+        resident: times,
+        misses: misses
+            .iter()
+            .filter(|(tally, _)| tally.count > 0)
+            .map(|(tally, k)| miss(tally, *k))
+            .collect(),
+        position: long.position,
+        check_seconds: if checks { check_seconds(config.record_bytes()) } else { 0.0 },
+    })
+}
+
+/// What tokens of one kind took.
+#[derive(Debug, Default)]
+struct Tally {
+    count: u32,
+    /// Without waits for reads.
+    seconds: f64,
+    misses: u64,
+}
+
+impl Tally {
+    /// A token, on average: so do tokens a second count.
+    fn seconds(&self) -> f64 {
+        self.seconds / f64::from(self.count.max(1))
+    }
+
+    /// Records that a token misses.
+    fn records(&self) -> f64 {
+        self.misses as f64 / f64::from(self.count.max(1))
+    }
 }
 
 /// One model, open.
@@ -72,47 +115,62 @@ struct Stage {
     engine: Engine,
     session: Session,
     script: Script,
-}
-
-/// What a token took.
-struct Found {
-    /// Without waits for reads: the median.
-    seconds: f64,
-    /// Records that missed, on average.
-    records: f64,
+    /// Tokens that the conversation begins with.
+    position: u32,
 }
 
 impl Stage {
-    fn open(path: &Path, config: &FlintConfig, layers: u32, options: &EngineOptions) -> Outcome<Self> {
+    fn open(
+        path: &Path,
+        config: &FlintConfig,
+        layers: u32,
+        options: &EngineOptions,
+        position: u32,
+    ) -> Outcome<Self> {
         let script = rehearsal::write(path, config, layers)?;
+        let context_len = position.saturating_add(ROOM).min(config.context_len);
         let options = EngineOptions {
             model: path.to_owned(),
-            context_len: Some(CONTEXT_LEN.min(config.context_len)),
+            context_len: Some(context_len),
             pool_slots: Some(rehearsal::pool_slots(config, layers)),
-            prefill_chunk: Some(1),
+            prefill_chunk: Some(CHUNK.min(context_len)),
             ..options.clone()
         };
         let engine = Engine::open(&options, &mut |_| {})?;
         let session = engine.session()?;
-        Ok(Self { engine, session, script })
+        let mut stage = Self { engine, session, script, position: 0 };
+        let began = Instant::now();
+        while stage.position < position && began.elapsed() < APPROACH {
+            stage.position = position.min(stage.position + CHUNK);
+            stage.approach()?;
+        }
+        Ok(stage)
     }
 
-    /// Feeds `tokens` in turn.
-    fn seconds(&mut self, tokens: &[TokenId], bar: &Bar) -> Outcome<Found> {
+    /// Brings the conversation to its position.
+    fn approach(&mut self) -> Outcome {
+        let tokens = vec![self.script.resident; self.position as usize];
+        if !tokens.is_empty() {
+            self.engine.feed_prompt(&mut self.session, &tokens, Want::Nothing, &mut NoObserver)?;
+        }
+        Ok(())
+    }
+
+    /// Feeds `tokens` one after the other, again and again.
+    fn turn(&mut self, tokens: &[TokenId], tally: &mut Tally) -> Outcome {
         // Twice around, until slots hold what they will hold.
         for token in tokens.iter().chain(tokens) {
             self.feed(*token)?;
         }
         let (began, misses) = (Instant::now(), self.engine.stream_stats().misses);
-        let mut times = Vec::new();
-        while began.elapsed() < TIME || times.len() < TOKENS_MIN || !times.len().is_multiple_of(tokens.len())
-        {
-            times.push(self.feed(tokens[times.len() % tokens.len()])?);
-            bar.set(times.len() as u64, 0);
+        while !tokens.is_empty() && began.elapsed() < TURN {
+            for token in tokens {
+                tally.seconds += self.feed(*token)?;
+                tally.count += 1;
+            }
         }
-        times.sort_by(f64::total_cmp);
-        let missed = self.engine.stream_stats().misses - misses;
-        Ok(Found { seconds: times[times.len() / 2], records: missed as f64 / times.len() as f64 })
+        tally.misses += self.engine.stream_stats().misses - misses;
+        Ok(())
     }
 
     /// Feeds one token; gives its seconds without waits for reads.
@@ -122,6 +180,7 @@ impl Stage {
         }
         if self.session.room() == 0 {
             self.session.reset();
+            self.approach()?;
         }
         let (began, before) = (Instant::now(), self.engine.time_split());
         self.engine.feed_token(&mut self.session, token, Want::Greedy)?;

@@ -37,6 +37,8 @@ pub struct Rehearsal {
     pub resident: Vec<ResidentTime>,
     /// Of tokens that miss, few records a layer first; none where a model has too few experts to miss.
     pub misses: Vec<MissTime>,
+    /// Tokens that were behind those that were timed.
+    pub position: u32,
     /// Seconds that a record's checksum takes, where records are checked.
     pub check_seconds: f64,
 }
@@ -65,23 +67,28 @@ impl Rehearsal {
         let (stall, record) = match times.next_back() {
             Some((many, many_seconds)) if many > few => {
                 let record = ((many_seconds - few_seconds) / (many - few)).max(0.0);
-                (few_seconds - few * record, record)
+                // Below zero the stall is lost in the noise: then all of it is the records'.
+                match few_seconds - few * record {
+                    stall if stall > 0.0 => (stall, record),
+                    _ => (0.0, (many_seconds / many).max(0.0)),
+                }
             }
             _ => (few_seconds, 0.0),
         };
         Some((stall.max(0.0), record))
     }
 
-    /// The cost of `token`; `estimate` stands for what was not measured.
-    pub fn step_cost(&self, token: &TokenCost, estimate: &StepCost) -> StepCost {
+    /// The cost of `token`. `rehearsed` is the same model's token with as many others behind it as there were when times were
+    /// taken; `estimate` stands for what was not measured.
+    pub fn step_cost(&self, token: &TokenCost, rehearsed: &TokenCost, estimate: &StepCost) -> StepCost {
         let kernel_seconds = self.resident_seconds(token.moe_layers);
-        let measured_bytes = token.device_bytes - token.cache_bytes;
+        let further_bytes = token.cache_bytes.saturating_sub(rehearsed.cache_bytes);
         let (stall_seconds, record_seconds) =
             self.miss_seconds().unwrap_or((estimate.stall_seconds, estimate.record_seconds));
         StepCost {
             kernel_seconds,
-            // At the rate of all other bytes, kernels' latency included.
-            memory_seconds: kernel_seconds * token.cache_bytes as f64 / measured_bytes.max(1) as f64,
+            // Keys and values that were not there, at the rate of all other bytes, kernels' latency included.
+            memory_seconds: kernel_seconds * further_bytes as f64 / rehearsed.device_bytes.max(1) as f64,
             stall_seconds,
             record_seconds: record_seconds + self.check_seconds,
             is_measured: true,
@@ -102,6 +109,7 @@ mod tests {
             ],
             // A stall of 0.5, and 0.25 a record.
             misses: vec![of(8.0, 8.0, 6.0), of(8.0, 32.0, 12.0)],
+            position: 100,
             check_seconds: 0.125,
         }
     }
@@ -122,9 +130,10 @@ mod tests {
             experts_used: 4,
             record_bytes: 1,
             stages: 1,
-            device_bytes: 110,
-            cache_bytes: 10,
+            device_bytes: 120,
+            cache_bytes: 20,
         };
+        let rehearsed = TokenCost { device_bytes: 110, cache_bytes: 9, ..token };
         let estimate = StepCost {
             kernel_seconds: 9.0,
             memory_seconds: 9.0,
@@ -132,19 +141,23 @@ mod tests {
             record_seconds: 3.0,
             is_measured: false,
         };
-        let step = rehearsal().step_cost(&token, &estimate);
+        let step = rehearsal().step_cost(&token, &rehearsed, &estimate);
         let found = (step.kernel_seconds, step.memory_seconds, step.stall_seconds, step.record_seconds);
         assert_eq!(found, (10.0, 1.0, 0.5, 0.375));
 
         let mut noisy = rehearsal();
         noisy.misses[1].seconds = 1.0;
         noisy.resident[1].seconds = 99.0;
-        let step = noisy.step_cost(&token, &estimate);
+        let step = noisy.step_cost(&token, &rehearsed, &estimate);
         assert_eq!((step.stall_seconds, step.record_seconds), (0.75, 0.125));
         assert_eq!(noisy.resident_seconds(47), 10.0);
 
+        noisy.misses[1].seconds = 64.0;
+        let step = noisy.step_cost(&token, &rehearsed, &estimate);
+        assert_eq!((step.stall_seconds, step.record_seconds), (0.0, 2.125));
+
         let none = Rehearsal { misses: Vec::new(), ..rehearsal() };
-        let step = none.step_cost(&token, &estimate);
+        let step = none.step_cost(&token, &rehearsed, &estimate);
         assert_eq!((step.stall_seconds, step.record_seconds), (7.0, 3.125));
     }
 }
