@@ -80,11 +80,14 @@ fn ingest(args: &IngestArgs) -> Outcome {
     done(json_of(&report), true)
 }
 
-/// Says what an interrupted ingest is good for.
+/// Says what an interrupted ingest is good for, with the code of the signal that came.
 pub(crate) fn go_on_later(failure: Failure) -> Failure {
     match failure {
+        Failure::Told { exit: Exit::Interrupted, text } if text.contains("goes on") => {
+            Failure::new(interrupt::exit(), text)
+        }
         Failure::Told { exit: Exit::Interrupted, text } => {
-            Failure::new(Exit::Interrupted, format!("{text}; the same command goes on where it was"))
+            Failure::new(interrupt::exit(), format!("{text}; the same command goes on where it was"))
         }
         other => other,
     }
