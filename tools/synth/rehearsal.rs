@@ -49,7 +49,8 @@ impl Script {
         }
         let one_misses = ids(1, &picks);
         let from = picks.len();
-        if experts / used >= 2 && others >= 2 {
+        // As many as the pool holds must come between a set and its return: two others do, one does not.
+        if experts / used >= 3 {
             let sets = (experts / used).min(SETS_MAX);
             picks.extend((0..sets).map(|set| (set * used..(set + 1) * used).collect()));
         }
