@@ -315,10 +315,10 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub(crate) positional: Option<PathBuf>,
     /// Measure the drive by reads as decode makes them: of the model's files, of the file PATH, or of a file that is made
-    /// in the folder PATH and removed.
+    /// in the folder PATH and removed. And the device, by a few tokens through a short model of the same shapes.
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub(crate) measure: Option<Option<PathBuf>>,
-    /// Seconds that the measurement takes.
+    /// Seconds that the drive is measured.
     #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
     /// Take this for the drive's rate, in GB/s [default: the drive's saved profile, else 3].

@@ -80,11 +80,14 @@ fn ingest(args: &IngestArgs) -> Outcome {
     done(json_of(&report), true)
 }
 
-/// Says what an interrupted ingest is good for.
-fn go_on_later(failure: Failure) -> Failure {
+/// Says what an interrupted ingest is good for, with the code of the signal that came.
+pub(crate) fn go_on_later(failure: Failure) -> Failure {
     match failure {
-        Failure::Told { exit: exit @ (Exit::Interrupted | Exit::Terminated), text } => {
-            Failure::new(exit, format!("{text}; the same command goes on where it was"))
+        Failure::Told { exit: Exit::Interrupted | Exit::Terminated, text } if text.contains("goes on") => {
+            Failure::new(interrupt::exit(), text)
+        }
+        Failure::Told { exit: Exit::Interrupted | Exit::Terminated, text } => {
+            Failure::new(interrupt::exit(), format!("{text}; the same command goes on where it was"))
         }
         other => other,
     }
@@ -170,7 +173,8 @@ pub(crate) fn make_quietly(
     with_bar(store::open_local(source)?, target, options, false)
 }
 
-fn with_bar(
+/// Makes a store of `files`, with a bar, and with events of progress on standard output if `has_events`.
+pub(crate) fn with_bar(
     files: Vec<Box<dyn ByteSource>>,
     target: &Path,
     options: &IngestOptions,
@@ -194,13 +198,15 @@ fn with_bar(
     })
 }
 
-fn make_folder(target: &Path) -> Outcome {
+/// Makes the folder in which the store `target` will be.
+pub(crate) fn make_folder(target: &Path) -> Outcome {
     let Some(dir) = target.parent() else { return Ok(()) };
     let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
     std::fs::create_dir_all(dir).map_err(failed)
 }
 
-fn tell(report: &IngestReport) {
+/// Says what was done.
+pub(crate) fn tell(report: &IngestReport) {
     let fetched_bytes = report.source_bytes - report.resumed_bytes;
     let resumed = match report.resumed_bytes {
         0 => String::new(),
@@ -241,7 +247,8 @@ fn progress_of(progress: &IngestProgress) -> Value {
     })
 }
 
-fn json_of(report: &IngestReport) -> Value {
+/// What was done, for programs.
+pub(crate) fn json_of(report: &IngestReport) -> Value {
     json!({
         "source_bytes": report.source_bytes,
         "resumed_bytes": report.resumed_bytes,

@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod bundled;
 mod chat;
+mod date;
 mod devices;
 mod digest;
 mod disk_profile;

@@ -11,6 +11,7 @@ use flint_rt::disk::ReadPath;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel};
 use flint_rt::engine::expectation::DriveCost;
 
+use crate::date;
 use crate::disk_profile::{self, Target};
 use crate::exit::Outcome;
 use crate::info::{FileFacts, file_facts};
@@ -89,6 +90,14 @@ impl Measured {
     pub(super) fn steady_rate(&self) -> f64 {
         let of_product = self.profile.steady_rate(READS_IN_FLIGHT_MAX / self.profile.reads_a_record.max(1));
         if of_product > 0.0 { of_product } else { self.profile.steady_rate(u32::MAX) }
+    }
+
+    /// When it was measured, in words.
+    pub(super) fn when(&self) -> String {
+        match date::timestamp(self.profile.measured_at).split_once('T') {
+            Some((day, _)) if self.is_saved => format!("profile of {day}"),
+            _ => "measured now".to_owned(),
+        }
     }
 
     pub(super) fn bursts(&self) -> Vec<Run> {

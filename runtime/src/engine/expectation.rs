@@ -1,14 +1,16 @@
 //! How fast a model would run, from its numbers and a drive's: an estimate, and which limit binds. Pure.
 //!
-//! - Owns: nothing. In: what one token costs ([`TokenCost`]), what a device and a drive take for it ([`DeviceCost`],
-//!   [`DriveCost`]), a share of uses that find their expert in a slot. Out: an [`Expectation`].
+//! - Owns: nothing. In: what one token takes of a device ([`StepCost`], estimated by [`TokenCost`] and [`DeviceCost`] or
+//!   measured by a [`crate::engine::rehearsal::Rehearsal`]) and of a drive ([`DriveCost`]), a share of uses that find their
+//!   expert in a slot. Out: an [`Expectation`].
 //! - Invariants: a higher hit rate, a faster drive or a faster device never make a token slower.
 //!
 //! The model: decode runs until a pick is missing, waits for that layer's records, and goes on. So a token takes the
-//! device's time with everything resident, and for each layer with a miss the drive's time for as many records at once as
-//! are missing, one round trip of host and device, and the copy of the last record. Picks miss independently of one another.
+//! device's time with everything resident, and for each layer with a miss one stop of device and host, and the reads of as many
+//! records at once as are missing. Each record that has come is checked and copied while the next ones are read, so what is
+//! waited for is the slower of both, and the other once. Picks miss independently of one another.
 //!
-//! `t = stages * stage + bytes / memory + layers * sum over k of P(k of K missing) * (burst(k) + round trip + record / bus)`
+//! `t = kernels + bytes / memory + layers * sum over k of P(k of K missing) * (stall + max(burst(k) + record, burst(1) + k * record))`
 
 use std::fmt;
 
@@ -37,6 +39,8 @@ pub struct TokenCost {
     pub stages: u32,
     /// Bytes that the device reads of its memory: dense weights, picked experts, keys and values.
     pub device_bytes: u64,
+    /// Those of keys and values.
+    pub cache_bytes: u64,
 }
 
 impl TokenCost {
@@ -53,6 +57,7 @@ impl TokenCost {
             record_bytes: config.record_bytes(),
             stages: moe_layers * STAGES_MOE + dense_layers * STAGES_DENSE + STAGES_ENDS,
             device_bytes: resident_bytes + picked_bytes + rows * row_bytes,
+            cache_bytes: rows * row_bytes,
         }
     }
 
@@ -95,6 +100,35 @@ impl DeviceCost {
             DeviceKind::Integrated => of(8.0, 60.0, 150.0, 20.0),
             DeviceKind::Virtual | DeviceKind::Other => of(8.0, 100.0, 200.0, 8.0),
             DeviceKind::Software => of(10.0, 0.95 * cores.max(1) as f64, 300.0, 8.0),
+        }
+    }
+}
+
+/// What one token takes, but for the drive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepCost {
+    /// Seconds of kernels with every expert in its slot, without `memory_seconds`.
+    pub kernel_seconds: f64,
+    /// Seconds of the bytes that kernels read of device memory. Where the rest was measured, those of keys and values alone:
+    /// all others are in what was measured.
+    pub memory_seconds: f64,
+    /// Seconds that a layer with a miss takes, however many miss.
+    pub stall_seconds: f64,
+    /// Seconds that a missing record takes on its way from host memory into its slot.
+    pub record_seconds: f64,
+    /// Whether the device at hand was measured.
+    pub is_measured: bool,
+}
+
+impl StepCost {
+    /// By what is usual for a kind of device.
+    pub fn estimate(token: &TokenCost, device: &DeviceCost) -> Self {
+        Self {
+            kernel_seconds: f64::from(token.stages) * device.stage_seconds,
+            memory_seconds: token.device_bytes as f64 / device.memory_rate,
+            stall_seconds: device.round_trip_seconds,
+            record_seconds: token.record_bytes as f64 / device.bus_rate,
+            is_measured: false,
         }
     }
 }
@@ -230,6 +264,8 @@ pub enum Limit {
     RoundTrips,
     /// Kernels that wait for one another.
     Stages,
+    /// Kernels, by a measurement that does not tell why.
+    Kernels,
     /// The bytes that kernels read of device memory.
     Memory,
 }
@@ -240,6 +276,7 @@ impl fmt::Display for Limit {
             Self::Drive => "the drive",
             Self::RoundTrips => "round trips of host and device",
             Self::Stages => "kernels waiting for one another",
+            Self::Kernels => "the device's kernels",
             Self::Memory => "the device's memory bandwidth",
         })
     }
@@ -256,41 +293,49 @@ pub struct Expectation {
     pub drive_seconds: f64,
     /// Seconds of waiting at layers with a miss, and of copies.
     pub round_trip_seconds: f64,
-    /// Seconds of kernels' latency.
-    pub stage_seconds: f64,
-    /// Seconds of kernels' bytes.
+    /// Seconds of kernels: as in [`StepCost`].
+    pub kernel_seconds: f64,
+    /// Seconds of kernels' bytes: as in [`StepCost`].
     pub memory_seconds: f64,
+    /// Whether the device's share was measured.
+    pub is_measured: bool,
 }
 
 impl Expectation {
     /// Of one token among many, of which `hit_rate` of the uses find their expert.
-    pub fn new(token: &TokenCost, device: &DeviceCost, drive: &DriveCost, hit_rate: f64) -> Self {
+    pub fn new(token: &TokenCost, step: &StepCost, drive: &DriveCost, hit_rate: f64) -> Self {
         let (hit, miss) = (hit_rate.clamp(0.0, 1.0), 1.0 - hit_rate.clamp(0.0, 1.0));
         let layers = f64::from(token.moe_layers);
-        let mut drive_seconds = 0.0;
+        let (mut drive_seconds, mut other_seconds) = (0.0, 0.0);
         // The chance of k misses among K picks, from none on.
         let mut ways = 1.0;
         for count in 0..=token.experts_used {
             let left = token.experts_used - count;
             let chance = ways * miss.powf(f64::from(count)) * hit.powf(f64::from(left));
-            drive_seconds += layers * chance * drive.burst_seconds(count);
             ways *= f64::from(left) / f64::from(count + 1);
+            if count == 0 {
+                continue;
+            }
+            let read = drive.burst_seconds(count);
+            let behind_reads = read + step.record_seconds;
+            let behind_copies = drive.burst_seconds(1) + f64::from(count) * step.record_seconds;
+            drive_seconds += layers * chance * read;
+            other_seconds += layers * chance * (step.stall_seconds + behind_reads.max(behind_copies) - read);
         }
-        let missing_layers = layers * (1.0 - hit.powf(f64::from(token.experts_used)));
-        let a_layer = device.round_trip_seconds + token.record_bytes as f64 / device.bus_rate;
         Self {
             hit_rate: hit,
             read_bytes: miss * f64::from(token.experts()) * token.record_bytes as f64,
             drive_seconds,
-            round_trip_seconds: missing_layers * a_layer,
-            stage_seconds: f64::from(token.stages) * device.stage_seconds,
-            memory_seconds: token.device_bytes as f64 / device.memory_rate,
+            round_trip_seconds: other_seconds,
+            kernel_seconds: step.kernel_seconds,
+            memory_seconds: step.memory_seconds,
+            is_measured: step.is_measured,
         }
     }
 
     /// Seconds of the token.
     pub fn seconds(&self) -> f64 {
-        self.drive_seconds + self.round_trip_seconds + self.stage_seconds + self.memory_seconds
+        self.drive_seconds + self.round_trip_seconds + self.kernel_seconds + self.memory_seconds
     }
 
     /// Tokens a second.
@@ -303,7 +348,7 @@ impl Expectation {
         let parts = [
             (self.drive_seconds, Limit::Drive),
             (self.round_trip_seconds, Limit::RoundTrips),
-            (self.stage_seconds, Limit::Stages),
+            (self.kernel_seconds, if self.is_measured { Limit::Kernels } else { Limit::Stages }),
             (self.memory_seconds, Limit::Memory),
         ];
         parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("invariant: four parts").1
@@ -328,10 +373,11 @@ mod tests {
         record_bytes: 1_966_080,
         stages: 47 * 12 + 2 * 9 + 6,
         device_bytes: 1_810_000_000,
+        cache_bytes: 120_000_000,
     };
 
-    fn gpu() -> DeviceCost {
-        DeviceCost::estimate(DeviceKind::Discrete, 8)
+    fn gpu() -> StepCost {
+        StepCost::estimate(&FLINT, &DeviceCost::estimate(DeviceKind::Discrete, 8))
     }
 
     #[test]
@@ -353,6 +399,22 @@ mod tests {
         assert_eq!(of(1e8).read_bytes, 0.0);
         assert_eq!(of(1e8).round_trip_seconds, 0.0);
         assert!(matches!(of(1e8).limit(), Limit::Stages | Limit::Memory), "{:?}", of(1e8));
+    }
+
+    #[test]
+    fn what_is_slower_of_reads_and_copies_is_waited_for_and_the_other_once() {
+        let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
+        let step = |record_seconds| StepCost {
+            kernel_seconds: 0.0,
+            memory_seconds: 0.0,
+            stall_seconds: 10.0,
+            record_seconds,
+            is_measured: true,
+        };
+        let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
+        let seconds = |record| Expectation::new(&token, &step(record), &drive, 0.0).seconds();
+        assert_eq!(seconds(0.5), 10.0 + 5.0 + 0.5);
+        assert_eq!(seconds(3.0), 10.0 + 2.0 + 4.0 * 3.0);
     }
 
     #[test]
