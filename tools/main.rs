@@ -39,10 +39,11 @@ mod verify;
 use std::process::ExitCode;
 
 use args::Command;
+use parse::Parsed;
 
 fn main() -> ExitCode {
-    let args = match parse::parse() {
-        Ok(args) => args,
+    let Parsed { args, from_environment } = match parse::parse() {
+        Ok(parsed) => parsed,
         Err(exit) => return exit.into(),
     };
     interrupt::install();
@@ -62,6 +63,6 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(&from_environment),
     }
 }

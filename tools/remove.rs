@@ -18,7 +18,7 @@ use crate::args::RemoveArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::model;
 use crate::stores;
-use crate::terminal::note;
+use crate::terminal::{escaped_line, note};
 
 /// What an ingest locks.
 const LOCK_NAME: &str = "lock";
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &RemoveArgs) -> Outcome {
         let paths: Vec<_> = folders.iter().map(|folder| folder.path.display().to_string()).collect();
         writeln!(stdout, "{}", json!({ "removed": paths, "bytes": bytes }))?;
     } else {
-        writeln!(stdout, "removed {shown}, {}", display_bytes(bytes))?;
+        writeln!(stdout, "removed {}, {}", escaped_line(&shown), display_bytes(bytes))?;
     }
     Ok(())
 }
@@ -275,7 +275,8 @@ fn confirm(is_agreed: bool, shown: &str, folders: &[Folder], bytes: u64) -> Outc
     };
     let mut stderr = io::stderr();
     // Whether the question was seen shows in the answer.
-    let _ = write!(stderr, "Remove {shown}{stripes}, {}? [y/N] ", display_bytes(bytes));
+    let asked = escaped_line(&format!("Remove {shown}{stripes}, {}? [y/N] ", display_bytes(bytes)));
+    let _ = write!(stderr, "{asked}");
     let _ = stderr.flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);

@@ -20,7 +20,7 @@ use crate::digest;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model::{self, Found};
-use crate::terminal::{Bar, note};
+use crate::terminal::{Bar, escaped_line, note};
 
 /// Lines of damage for people; `--json` has all.
 const SHOWN_MAX: usize = 50;
@@ -79,24 +79,24 @@ fn tell_store(path: &Path, report: &VerifyReport, repaired: Option<&RepairReport
     let mut stdout = io::stdout().lock();
     if let Some(repaired) = repaired {
         for damage in repaired.before.damage.iter().take(SHOWN_MAX) {
-            writeln!(stdout, "was damaged: {damage}")?;
+            writeln!(stdout, "was damaged: {}", escaped_line(&damage.to_string()))?;
         }
         for name in &repaired.unusable {
-            writeln!(stdout, "damaged in the source, too: {name}")?;
+            writeln!(stdout, "damaged in the source, too: {}", escaped_line(name))?;
         }
         if !repaired.before.is_whole() {
             writeln!(stdout, "rewrote {}", display_bytes(repaired.written_bytes))?;
         }
     }
     for damage in report.damage.iter().take(SHOWN_MAX) {
-        writeln!(stdout, "damaged: {damage}")?;
+        writeln!(stdout, "damaged: {}", escaped_line(&damage.to_string()))?;
     }
     let unshown = report.damage.len().saturating_sub(SHOWN_MAX);
     if unshown > 0 {
         writeln!(stdout, "and {unshown} more; --json lists all")?;
     }
     if report.is_whole() {
-        writeln!(stdout, "{}: whole", path.display())?;
+        writeln!(stdout, "{}: whole", escaped_line(&path.display().to_string()))?;
     }
     stdout.flush()?;
     drop(stdout);
@@ -193,7 +193,7 @@ fn verify_a_gguf(args: &VerifyArgs, path: &Path) -> Outcome {
         let seconds = started.elapsed().as_secs_f64();
         if !args.json {
             let mut stdout = io::stdout().lock();
-            writeln!(stdout, "{}  {}", summed.sha256, file.display())?;
+            writeln!(stdout, "{}  {}", summed.sha256, escaped_line(&file.display().to_string()))?;
             stdout.flush()?;
             drop(stdout);
             note(&format!("{}: {}", file.display(), summed.verdict.text()));

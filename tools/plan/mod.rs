@@ -23,6 +23,7 @@ use crate::args::PlanArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::model::Found;
 use crate::open;
+use crate::terminal::escaped;
 use drive::{Measured, Target};
 use header::Header;
 
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     if args.json {
         writeln!(stdout, "{:#}", report.as_json())?;
     } else {
-        write!(stdout, "{}", report.text())?;
+        write!(stdout, "{}", escaped(&report.text()))?;
     }
     drop(stdout);
     open::check_validation_of(&gpu)

@@ -114,8 +114,11 @@ impl HttpSource {
         let count = rest.len().min(target.len());
         target[..count].copy_from_slice(&rest[..count]);
         if offset_bytes == self.head.len() as u64 {
-            let left = HEAD_BYTES_MAX.saturating_sub(self.head.len());
-            self.head.extend_from_slice(&rest[..count.min(left)]);
+            let kept = &rest[..count.min(HEAD_BYTES_MAX.saturating_sub(self.head.len()))];
+            // What there is no memory to keep is fetched again.
+            if self.head.try_reserve(kept.len()).is_ok() {
+                self.head.extend_from_slice(kept);
+            }
         }
         self.taken += count;
         self.at_bytes += count as u64;

@@ -41,6 +41,7 @@ mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
+mod threads;
 mod verify;
 
 pub use bandwidth::{Bandwidth, measure_bandwidth};

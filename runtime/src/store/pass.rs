@@ -26,6 +26,7 @@ use crate::store::output::{Output, Writers};
 use crate::store::parts::Part;
 use crate::store::reader::{CHUNKS, Chunk, FromReader};
 use crate::store::sums::{PieceSums, Sums};
+use crate::store::threads::start_thread;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -104,8 +105,8 @@ impl Work<'_> {
             let mut pass = Pass {
                 work: self,
                 writers,
-                hash: start_hash(scope, state.sha256.clone()),
-                sums: start_sums(scope, sums),
+                hash: start_hash(scope, state.sha256.clone())?,
+                sums: start_sums(scope, sums)?,
                 next: state.pieces.len(),
                 piece_bytes: state.piece_bytes,
                 offset_bytes: state.offset_bytes,
@@ -143,9 +144,12 @@ impl Work<'_> {
     }
 }
 
-fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> SyncSender<ForHash> {
+fn start_hash<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut sha256: Sha256,
+) -> Result<SyncSender<ForHash>, StoreError> {
     let (send, receive) = sync_channel(CHUNKS);
-    scope.spawn(move || {
+    start_thread(scope, move || {
         for work in receive {
             match work {
                 ForHash::Bytes(chunk) => sha256.update(chunk.as_slice()),
@@ -153,14 +157,17 @@ fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> S
                 ForHash::Restart => sha256 = Sha256::new(),
             }
         }
-    });
-    send
+    })?;
+    Ok(send)
 }
 
-fn start_sums<'scope>(scope: &'scope Scope<'scope, '_>, mut sums: Sums) -> SyncSender<ForSums> {
+fn start_sums<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut sums: Sums,
+) -> Result<SyncSender<ForSums>, StoreError> {
     // Small pieces make many messages of one chunk.
     let (send, receive) = sync_channel(64 * CHUNKS);
-    scope.spawn(move || {
+    start_thread(scope, move || {
         for work in receive {
             match work {
                 ForSums::Bytes(chunk, range) => sums.add(&chunk.as_slice()[range]),
@@ -168,8 +175,8 @@ fn start_sums<'scope>(scope: &'scope Scope<'scope, '_>, mut sums: Sums) -> SyncS
                 ForSums::Take(answer) => drop(answer.send(sums.take())),
             }
         }
-    });
-    send
+    })?;
+    Ok(send)
 }
 
 /// The pass at work, on the caller's thread.
