@@ -260,10 +260,10 @@ pub(crate) struct IngestArgs {
 #[derive(Debug, ArgsOf)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
-    /// Seconds without a byte after which a connection is given up.
+    /// Seconds without a byte, or with less than 1 KiB for each of them, after which a connection is given up.
     #[arg(long, env = "FLINT_RT_STALL_TIMEOUT", default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) stall_timeout: f64,
-    /// Tries in a row without a byte after which the source is given up.
+    /// Tries in a row that bring less than that, after which the source is given up.
     #[arg(long, env = "FLINT_RT_RETRIES", default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) retries: u32,
     /// Seconds to wait after the first of them; each further one doubles it, up to 32 times.
