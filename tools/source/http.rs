@@ -134,7 +134,13 @@ impl HttpSource {
         let stream = self.stream.get_or_insert_with(|| {
             let known = Some(self.identity.clone());
             self.try_bytes = 0;
-            Stream::start(Arc::clone(&self.client), self.url.clone(), self.at_bytes, known, self.options.patience)
+            Stream::start(
+                Arc::clone(&self.client),
+                self.url.clone(),
+                self.at_bytes,
+                known,
+                self.options.patience,
+            )
         });
         match stream.next(self.options.is_stopped) {
             Event::Opened(_) => {}
