@@ -43,7 +43,7 @@ fn port(server: &FaultServer) -> &str {
 
 #[test]
 fn a_certificate_of_ones_own_is_trusted_where_it_is_named() {
-    let authority = Authority::new();
+    let authority = Authority::new("ours");
     let server =
         FaultServer::start_tls(authority.server("localhost", false), model(), |asked| match asked.number {
             0 => Fault::Drop(3_000_000),
@@ -58,7 +58,7 @@ fn a_certificate_of_ones_own_is_trusted_where_it_is_named() {
 
 #[test]
 fn a_server_that_cannot_be_trusted_is_refused_with_the_reason() {
-    let (authority, other) = (Authority::new(), Authority::new());
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
     for (what, signed_by, name, is_expired, words) in [
         ("another authority", &other, "localhost", false, "UnknownIssuer"),
         ("another name", &authority, "elsewhere.example", false, "not valid for name"),
@@ -90,7 +90,7 @@ fn a_certificate_file_without_certificates_is_named() {
 
 #[test]
 fn a_proxy_is_used_but_for_hosts_that_go_without() {
-    let authority = Authority::new();
+    let authority = Authority::new("ours");
     let secure = FaultServer::start_tls(authority.server("model.example", false), model(), |_| Fault::None);
     let plain = FaultServer::start(model(), |_| Fault::None);
     for (server, scheme, variable) in [(&secure, "https", "https_proxy"), (&plain, "http", "http_proxy")] {
@@ -101,8 +101,8 @@ fn a_proxy_is_used_but_for_hosts_that_go_without() {
         let home = Home::new();
         run_trusting(&home, &authority, &url, &[(variable, &with_user)]).gives(0);
         assert!(home.files() == wanted(), "{scheme}");
-        let port = if scheme == "https" { 443 } else { 80 };
-        let wanted = format!("CONNECT model.example:{port} HTTP/1.1");
+        let number = if scheme == "https" { 443 } else { 80 };
+        let wanted = format!("CONNECT model.example:{number} HTTP/1.1");
         let user = format!("Basic {}", base64(b"me:proxy_secret"));
         for head in proxy.heads() {
             assert!(head.starts_with(&wanted), "{scheme}: {head}");
@@ -114,7 +114,7 @@ fn a_proxy_is_used_but_for_hosts_that_go_without() {
 
         // A host that goes without it.
         let seen = proxy.heads().len();
-        let direct = format!("http://127.0.0.1:{}/m/flint-nano-q4_1.gguf", port_of(&plain));
+        let direct = format!("http://127.0.0.1:{}/m/flint-nano-q4_1.gguf", port(&plain));
         let variables = [("http_proxy", with_user.as_str()), ("no_proxy", "other.example,127.0.0.1")];
         run_trusting(&Home::new(), &authority, &direct, &variables).gives(0);
         assert_eq!(proxy.heads().len(), seen, "{scheme}: no_proxy");
@@ -127,10 +127,6 @@ fn a_proxy_is_used_but_for_hosts_that_go_without() {
         let wrong = "gopher://me:proxy_secret@proxy.example";
         run_trusting(&Home::new(), &authority, &url, &[(variable, wrong)]).gives(2).says(variable);
     }
-}
-
-fn port_of(server: &FaultServer) -> &str {
-    port(server)
 }
 
 /// A small model in three files, as its splitter names them.

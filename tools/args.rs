@@ -103,7 +103,8 @@ pub(crate) struct EngineArgs {
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
-    /// Take the SHA-256 of a GGUF before it is used, and compare it with what it was before; once, until the file changes.
+    /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
+    /// hub's file by name and length, else with what it was before; once, until the file changes.
     #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) check_source: bool,
 }
@@ -249,7 +250,10 @@ pub(crate) struct IngestArgs {
     /// Spread the experts over these drives, each by its share: DIR[=WEIGHT],... Without weights the drives are measured.
     #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',')]
     pub(crate) stripe: Vec<Stripe>,
-    /// Print events as JSON, one a line: progress, retry, and at the end done or error.
+    /// Say what would be fetched, how much room it needs and where; fetch the header alone, and write nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print events as JSON, one a line: progress, retry, and at the end done, planned (--dry-run) or error.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

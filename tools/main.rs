@@ -12,6 +12,7 @@ mod bundled;
 mod chat;
 mod devices;
 mod digest;
+mod dry_run;
 mod eval;
 mod exit;
 mod folders;

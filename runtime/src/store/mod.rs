@@ -36,6 +36,7 @@ mod publish;
 mod reader;
 mod real_drive;
 mod record;
+mod room;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod stripe;
@@ -62,6 +63,7 @@ pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+pub use room::{RoomNeeded, room_needed};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
 pub use verify::{
