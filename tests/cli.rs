@@ -853,11 +853,11 @@ fn names_in_a_file_cannot_steer_the_terminal() {
     let home = Home::new();
     let mut bytes = std::fs::read(MODEL).unwrap();
     // The name's length stays, so all else stays in place.
-    let name = b"flint-nano";
+    let name = b"Flint nano (test model)";
     let key = b"general.name";
     let start = bytes.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4 + 8;
     assert!(bytes[start..].starts_with(name), "the bundled model's name");
-    bytes[start..start + name.len()].copy_from_slice(b"a\x1b[2J\nb\x07c");
+    bytes[start..start + name.len()].copy_from_slice(b"a\x1b[2J\nb\x07c..............");
     let path = home.path().join("steering.gguf");
     std::fs::write(&path, bytes).unwrap();
     let ran = home.run(&["info", path.to_str().unwrap()]);

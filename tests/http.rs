@@ -265,7 +265,7 @@ fn a_store_from_a_bad_line_is_the_store_from_the_file() {
     let (wanted, sha256) = (wanted(), sha256_of(&model()));
     let scripts = [
         vec![],
-        vec![Fault::Drop(3_000_000), Fault::Status(503, ""), Fault::Drop(10), Fault::Stall(2_000_000)],
+        vec![Fault::Drop(3_000_000), Fault::Status(503, ""), Fault::Drop(10_000), Fault::Stall(2_000_000)],
         vec![Fault::Mute, Fault::Short(5_000_000), Fault::Chunked],
         vec![Fault::Redirect(307, format!("{PATH}?key=signed_secret")), Fault::Slow(100_000)],
         vec![Fault::Whole],
