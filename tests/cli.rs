@@ -833,7 +833,7 @@ fn settings_of_the_environment_are_named_when_they_do_not_fit() {
         ("FLINT_RT_TOP_P", "2"),
         ("FLINT_RT_REPEAT_PENALTY", "0"),
         ("FLINT_RT_PRESENCE_PENALTY", "9"),
-        ("FLINT_RT_MODEL", "/not/here"),
+        ("FLINT_RT_MODEL", "./not/here"),
     ] {
         let ran = home.run_with(&["generate", "x"], variable, value);
         assert!(matches!(ran.code, Some(2 | 3)), "{variable}: {}", ran.stderr);

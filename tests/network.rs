@@ -14,7 +14,6 @@ mod fault_server;
 mod ingest_run;
 #[path = "support/proxy.rs"]
 mod proxy;
-#[allow(dead_code, reason = "of the writer this test uses a part")]
 #[path = "support/tiny_gguf.rs"]
 mod tiny_gguf;
 
@@ -81,7 +80,7 @@ fn a_certificate_file_without_certificates_is_named() {
     let home = Home::new();
     let empty = home.0.path().join("empty.pem");
     std::fs::write(&empty, "no certificate").unwrap();
-    for file in [empty.to_str().unwrap(), "/not/here.pem"] {
+    for file in [empty.to_str().unwrap(), "./not/here.pem"] {
         let mut command = home.command("https://localhost:1/x.gguf", &["--force-unverified"]);
         let ran = Ran::new(command.env("SSL_CERT_FILE", file).output().unwrap());
         ran.gives(2).says("SSL_CERT_FILE");

@@ -23,7 +23,7 @@ impl Default for Patience {
 }
 
 /// Bytes a second below which a transfer counts as stalled: at that rate the full Flint would take most of a year.
-const RATE_MIN: f64 = 1024.0;
+const RATE_MIN: u128 = 1024;
 
 /// The longest wait that we choose ourselves, in first waits.
 const DOUBLED_MAX: u32 = 32;
@@ -42,7 +42,7 @@ impl Patience {
 
     /// Bytes that a transfer must bring within `silence`, at least one.
     pub(super) fn bytes_min(&self) -> u64 {
-        (self.silence.as_secs_f64() * RATE_MIN).max(1.0) as u64
+        u64::try_from(self.silence.as_millis() * RATE_MIN / 1000).unwrap_or(u64::MAX).max(1)
     }
 }
 
