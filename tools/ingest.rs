@@ -24,7 +24,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::model;
 use crate::source::{self, FetchOptions, Opened, Patience, SourceName};
 use crate::terminal::{Bar, note};
-use crate::{digest, interrupt, stripes};
+use crate::{digest, dry_run, interrupt, stripes};
 
 /// The shortest time between two events of progress.
 const EVENT_EVERY: Duration = Duration::from_millis(500);
@@ -61,6 +61,9 @@ fn ingest(args: &IngestArgs) -> Outcome {
     if let Some(there) = existing(&gguf, &opened, &name, &target)? {
         note(&format!("{} is a store of this file already", target.display()));
         return done(json!({ "source_sha256": in_words(&sha256_of(&there)) }), false);
+    }
+    if args.dry_run {
+        return dry_run::tell(args, &name, &opened, &gguf, &target);
     }
     if opened.is_remote && opened.sha256.is_none() && !args.force_unverified {
         return Err(Failure::usage(format!(

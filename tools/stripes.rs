@@ -14,8 +14,8 @@ const MEASURED_BYTES: u64 = 256 << 20;
 /// A folder on a drive, and its share if the caller says it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stripe {
-    folder: PathBuf,
-    weight: Option<f64>,
+    pub(crate) folder: PathBuf,
+    pub(crate) weight: Option<f64>,
 }
 
 impl FromStr for Stripe {

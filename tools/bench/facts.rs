@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use flint_rt::gguf::Gguf;
 use flint_rt::store::{Source, SourceKind};
 
+use crate::date;
+
 /// The commit that the program was built from, where the build says it.
 pub(super) const BUILD_COMMIT: &str = match option_env!("FLINT_RT_BUILD_COMMIT") {
     Some(commit) => commit,

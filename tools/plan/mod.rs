@@ -27,6 +27,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Reply;
 use crate::model::Found;
 use crate::open;
+use crate::terminal::escaped;
 use drive::Measured;
 use header::Header;
 
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     if args.json {
         writeln!(stdout, "{:#}", report.as_json())?;
     } else {
-        write!(stdout, "{}", report.text())?;
+        write!(stdout, "{}", escaped(&report.text()))?;
     }
     drop(stdout);
     open::check_validation_of(&gpu)

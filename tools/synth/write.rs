@@ -198,10 +198,11 @@ fn write_pieces(
     let region = HostRegion::new(piece * threads)?;
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
+    let mut has_thread = false;
     thread::scope(|scope| {
         for mut buffer in region.split(piece, threads) {
             let (sender, next, is_over) = (sender.clone(), &next, &is_over);
-            scope.spawn(move || {
+            let worker = move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let offset = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
                     if offset >= total {
@@ -217,7 +218,13 @@ fn write_pieces(
                         break;
                     }
                 }
-            });
+            };
+            match thread::Builder::new().spawn_scoped(scope, worker) {
+                Ok(_) => has_thread = true,
+                Err(source) if !has_thread => return Err(SynthError::Thread(source)),
+                // Fewer do the same work.
+                Err(_) => break,
+            }
         }
         drop(sender);
         let watched = watch(output, layout.len_bytes(), total, &receiver, progress);

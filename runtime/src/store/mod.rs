@@ -37,11 +37,13 @@ mod publish;
 mod reader;
 mod real_drive;
 mod record;
+mod room;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
+mod threads;
 mod verify;
 mod write_behind;
 
@@ -63,6 +65,7 @@ pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+pub use room::{RoomNeeded, room_needed};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
 pub use stripes::begun_weights;

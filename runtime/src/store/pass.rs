@@ -26,6 +26,7 @@ use crate::store::output::{Output, Writers};
 use crate::store::parts::Part;
 use crate::store::reader::{CHUNKS, Chunk, FromReader};
 use crate::store::sums::Sums;
+use crate::store::threads::start_thread;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -101,7 +102,7 @@ impl Work<'_> {
             let mut pass = Pass {
                 work: self,
                 writers,
-                hash: start_hash(scope, state.sha256.clone()),
+                hash: start_hash(scope, state.sha256.clone())?,
                 sums,
                 next: state.pieces.len(),
                 piece_bytes: state.piece_bytes,
@@ -140,9 +141,12 @@ impl Work<'_> {
     }
 }
 
-fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> SyncSender<ForHash> {
+fn start_hash<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut sha256: Sha256,
+) -> Result<SyncSender<ForHash>, StoreError> {
     let (send, receive) = sync_channel(CHUNKS);
-    scope.spawn(move || {
+    start_thread(scope, move || {
         for work in receive {
             match work {
                 ForHash::Bytes(chunk) => sha256.update(chunk.as_slice()),
@@ -150,8 +154,8 @@ fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> S
                 ForHash::Restart => sha256 = Sha256::new(),
             }
         }
-    });
-    send
+    })?;
+    Ok(send)
 }
 
 /// The pass at work, on the caller's thread.

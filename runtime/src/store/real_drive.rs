@@ -10,11 +10,17 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::base::volume;
 use crate::store::drive::{Drive, DriveFile, Entry, LockAnswer};
 use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
 use crate::store::write_behind::WriteBehind;
+
+/// How often, and how long apart, a folder is tried that should be empty.
+const EMPTY_TRIES: u32 = 50;
+const EMPTY_WAIT: Duration = Duration::from_millis(20);
 
 /// Where `flint-rt` writes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -58,6 +64,16 @@ impl Drive for RealDrive {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn remove_empty(&self, path: &Path) {
+        for _ in 0..EMPTY_TRIES {
+            match fs::remove_dir(path) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => thread::sleep(EMPTY_WAIT),
+                // Gone, or the next ingest of this name says why not.
+                _ => return,
+            }
+        }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
