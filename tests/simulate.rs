@@ -24,8 +24,11 @@ fn recorded(text: &str) -> RouteTrace {
 /// Slots of 672 at 10, 20, .. 80 %.
 const SLOTS: [u32; 8] = [67, 134, 202, 269, 336, 403, 470, 538];
 
+/// Hit rates at [`SLOTS`].
+type Curve = [f64; 8];
+
 /// What was published with the recordings, by another program; uses were counted one expert at a time.
-const PUBLISHED: [(&str, [f64; 8], [f64; 8], [f64; 8]); 3] = [
+const PUBLISHED: [(&str, Curve, Curve, Curve); 3] = [
     (
         "code",
         [0.004, 0.246, 0.390, 0.493, 0.615, 0.717, 0.811, 0.894],
@@ -148,9 +151,9 @@ fn record_real_run(slots: u32, policy: Policy) -> Option<(RouteTrace, u64, u64)>
     engine
         .feed_prompt(&mut session, &ids[..1], Want::Nothing, &mut flint_rt::model::prefill::NoObserver)
         .expect("fed");
-    for at in 0..ids.len() {
+    for (at, &id) in ids.iter().enumerate() {
         if at > 0 {
-            engine.feed_token(&mut session, ids[at], Want::Nothing).expect("a step");
+            engine.feed_token(&mut session, id, Want::Nothing).expect("a step");
         }
         for routes in engine.last_routes() {
             trace.picks.extend(routes.experts.iter().map(|&expert| u16::try_from(expert).unwrap()));

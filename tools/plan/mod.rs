@@ -203,8 +203,7 @@ impl Report {
             found.step_cost(&token, &rehearsed, &estimate)
         });
         let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
-        let pool =
-            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
+        let pool = |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },

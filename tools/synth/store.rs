@@ -25,7 +25,8 @@ pub(super) fn make(args: &SynthArgs, named: &Path, layout: Layout, threads: usiz
     // From here on, Ctrl-C and SIGTERM stop it where it can go on later.
     let _working = interrupt::Reply::begin();
     ingest::make_folder(&target)?;
-    let options = IngestOptions { stripes: stripes::plan(&args.stripe)?, ..IngestOptions::default() };
+    let options =
+        IngestOptions { stripes: stripes::plan(&args.stripe, &target)?, ..IngestOptions::default() };
     let files: Vec<Box<dyn ByteSource>> = vec![Box::new(source)];
     let made = ingest::with_bar(files, &target, &options, args.json);
     let report = made.map_err(|error| ingest::go_on_later(error.into()))?;
