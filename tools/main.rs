@@ -8,10 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod bundled;
 mod chat;
+mod date;
 mod devices;
 mod digest;
+mod disk_profile;
+mod dry_run;
 mod eval;
 mod exit;
 mod folders;
@@ -39,10 +43,11 @@ mod verify;
 use std::process::ExitCode;
 
 use args::Command;
+use parse::Parsed;
 
 fn main() -> ExitCode {
-    let args = match parse::parse() {
-        Ok(args) => args,
+    let Parsed { args, from_environment } = match parse::parse() {
+        Ok(parsed) => parsed,
         Err(exit) => return exit.into(),
     };
     interrupt::install();
@@ -53,15 +58,17 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::DiskProfile(args) => disk_profile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Remove(args) => remove::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Synth(args) => synth::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(&from_environment),
     }
 }

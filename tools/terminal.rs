@@ -29,6 +29,11 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// The same in one line: a newline is written out, too, so that a name cannot pass for a line of a report.
+pub(crate) fn escaped_line(text: &str) -> String {
+    escaped(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// Whether standard error may be coloured.
 pub(crate) fn is_coloured() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -55,6 +60,11 @@ impl Bar {
         Self::new(what, "{msg:<16} {wide_bar} {pos} of {len} tokens, {eta} left")
     }
 
+    /// A bar over measurements.
+    pub(crate) fn steps(what: &'static str) -> Self {
+        Self::new(what, "{msg:<16} {wide_bar} {pos} of {len}, {eta} left")
+    }
+
     fn new(what: &'static str, template: &'static str) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -64,7 +74,7 @@ impl Bar {
     }
 
     /// What is being done.
-    pub(crate) fn message(&self, what: &'static str) {
+    pub(crate) fn message(&self, what: impl Into<Cow<'static, str>>) {
         if let Some(bar) = &self.bar {
             bar.set_message(what);
         }
@@ -111,5 +121,6 @@ mod tests {
         assert_eq!(escaped("a\x1b]0;x\x07b\u{9b}1m\r"), "a\\u{1b}]0;x\\u{7}b\\u{9b}1m\\u{d}");
         assert_eq!(escaped("right \u{202e}left"), "right \\u{202e}left");
         assert_eq!(escaped("a\tb\nc é 日本"), "a\tb\nc é 日本");
+        assert_eq!(escaped_line("a\x1b[2J\nSHA-256\tfake"), "a\\u{1b}[2J\\nSHA-256\\tfake");
     }
 }

@@ -1,30 +1,38 @@
 //! `flint-rt plan`: what this machine would do with a model, before anything of it is loaded or even fetched.
 //!
-//! - In: a model's header, the devices, the host's memory, and if asked for a measurement of the drive.
+//! - In: a model's header, the devices, the host's memory, and if asked for a measurement of drive and device.
 //! - Out: the memory table, tokens a second to expect with the limit that binds, the flags to get there.
 //! - Invariants: reads no weights. What is an estimate is called one. Refuses only what cannot run; what runs with
 //!   shorter chunks or a shorter conversation is planned with them, and they are said.
 
 mod drive;
 mod header;
+mod rehearse;
 mod report;
 
 use std::io::{self, Write};
 
 use flint_rt::engine::expectation::{
-    DeviceCost, DriveCost, Expectation, Routes, TokenCost, chunk_read_bytes, hit_rate,
+    DeviceCost, DriveCost, Expectation, Routes, StepCost, TokenCost, chunk_read_bytes, hit_rate,
 };
+use flint_rt::engine::rehearsal::Rehearsal;
 use flint_rt::engine::survey::{DeviceRoom, fit, open_gpu, plan_memory};
 use flint_rt::engine::{EngineError, EngineOptions, MemoryPlan};
 use flint_rt::gpu::{DeviceInfo, DeviceKind, Gpu, list_devices};
 use flint_rt::model::hparams::FlintConfig;
 
 use crate::args::PlanArgs;
+use crate::disk_profile::Target;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::Reply;
 use crate::model::Found;
 use crate::open;
-use drive::{Measured, Target};
+use crate::terminal::escaped;
+use drive::Measured;
 use header::Header;
+
+/// What a drive is taken for that nobody measured, in bytes a second: a middling NVMe drive.
+const ASSUMED_DRIVE_RATE: f64 = 3e9;
 
 /// What is known of the host.
 struct Host {
@@ -36,7 +44,7 @@ struct Host {
 /// What is known of the drive.
 enum Drive {
     Assumed(f64),
-    Measured(Box<(Target, Measured)>),
+    Measured(Box<Measured>),
 }
 
 /// The speeds of one use.
@@ -60,9 +68,13 @@ struct Report {
     options: EngineOptions,
     is_lowered: bool,
     device_cost: DeviceCost,
+    rehearsal: Option<Rehearsal>,
+    step_cost: StepCost,
     cold: Use,
     typical: Use,
     resident: Use,
+    /// From no use that finds its expert to all, in steps of 5 %.
+    curve: Vec<Expectation>,
     /// Seconds in which the drive gives what a cold chunk of a prompt reads, and its bytes.
     chunk: (f64, f64),
 }
@@ -78,12 +90,13 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     let gpu = open_gpu(&options)?;
     let (options, plan, is_lowered) = plan_of(options, &header, &config, &gpu)?;
     let drive = drive_of(args, &header, &config)?;
-    let report = Report::new(header, config, devices, &gpu, drive, (options, plan, is_lowered));
+    let rehearsal = rehearse(args, &header, &config, &options, plan.context_len / 2)?;
+    let report = Report::new(header, config, devices, &gpu, drive, rehearsal, (options, plan, is_lowered));
     let mut stdout = io::stdout().lock();
     if args.json {
         writeln!(stdout, "{:#}", report.as_json())?;
     } else {
-        write!(stdout, "{}", report.text())?;
+        write!(stdout, "{}", escaped(&report.text()))?;
     }
     drop(stdout);
     open::check_validation_of(&gpu)
@@ -108,19 +121,46 @@ fn plan_of(
 }
 
 fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<Drive> {
-    let Some(place) = &args.measure else { return Ok(Drive::Assumed(args.drive_rate * 1e9)) };
+    if let (None, Some(rate)) = (&args.measure, args.drive_rate) {
+        return Ok(Drive::Assumed(rate * 1e9));
+    }
+    let _asked = Reply::begin();
+    let of_model = || header.source.as_ref().map(|source| Target::model(source, header.shown.clone()));
+    let Some(place) = &args.measure else {
+        let saved = of_model().transpose()?.map(|target| drive::saved(&target)).transpose()?.flatten();
+        return Ok(match saved {
+            Some(saved) => Drive::Measured(Box::new(saved)),
+            None => Drive::Assumed(ASSUMED_DRIVE_RATE),
+        });
+    };
     let target = if let Some(path) = place {
-        Target::path(path, config.record_bytes())?
-    } else if let Some(source) = &header.source {
-        Target::model(source, header.shown.clone())?
+        drive::at(path, config.record_bytes(), config.experts_used)?
+    } else if let Some(target) = of_model() {
+        target?
     } else {
         return Err(Failure::new(
             Exit::Usage,
             format!("{}: not on a drive yet: say where it would lie with --measure=FOLDER", header.shown),
         ));
     };
-    let measured = drive::measure(&target, args.engine.read_path, config.experts_used, args.seconds)?;
-    Ok(Drive::Measured(Box::new((target, measured))))
+    let measured = drive::measure(&target, args.engine.read_path, args.seconds)?;
+    Ok(Drive::Measured(Box::new(measured)))
+}
+
+/// What the device takes, if it is to be measured.
+fn rehearse(
+    args: &PlanArgs,
+    header: &Header,
+    config: &FlintConfig,
+    options: &EngineOptions,
+    position: u32,
+) -> Outcome<Option<Rehearsal>> {
+    if args.measure.is_none() {
+        return Ok(None);
+    }
+    // What is not here yet will be ingested, and a store's records are checked.
+    let is_checked = header.kind != "gguf" && !options.skip_checks;
+    rehearse::measure(config, options, position, is_checked).map(Some)
 }
 
 impl Host {
@@ -145,6 +185,7 @@ impl Report {
         devices: Vec<DeviceInfo>,
         gpu: &Gpu,
         drive: Drive,
+        rehearsal: Option<Rehearsal>,
         (options, plan, is_lowered): (EngineOptions, MemoryPlan, bool),
     ) -> Self {
         let host = Host::look();
@@ -154,11 +195,15 @@ impl Report {
         let token = TokenCost::new(&config, plan.resident_bytes, plan.context_len / 2);
         let drive_cost = match &drive {
             Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
-            Drive::Measured(found) => found.1.cost(config.record_bytes()),
+            Drive::Measured(found) => found.cost(config.record_bytes()),
         };
-        let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
-        let pool =
-            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, routes));
+        let estimate = StepCost::estimate(&token, &device_cost);
+        let step_cost = rehearsal.as_ref().map_or(estimate, |found| {
+            let rehearsed = TokenCost::new(&config, plan.resident_bytes, found.position);
+            found.step_cost(&token, &rehearsed, &estimate)
+        });
+        let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
+        let pool = |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },
@@ -167,6 +212,7 @@ impl Report {
                 range: Some((pool(Routes::Widest), pool(Routes::Narrowest))),
             },
             resident: Use { expected: expect(1.0), range: None },
+            curve: (0..=20).map(|step| expect(f64::from(step) / 20.0)).collect(),
             chunk: (chunk_bytes / drive_cost.steady_rate(), chunk_bytes),
             header,
             config,
@@ -178,6 +224,8 @@ impl Report {
             options,
             is_lowered,
             device_cost,
+            rehearsal,
+            step_cost,
         }
     }
 
@@ -217,18 +265,5 @@ impl Report {
         flag("--gpu-memory", self.options.gpu_memory_bytes.map(|value| value.to_string()));
         flag("--pool-slots", self.options.pool_slots.map(|value| value.to_string()));
         flags
-    }
-}
-
-impl Measured {
-    /// As the expectation takes it.
-    fn cost(&self, record_bytes: u64) -> DriveCost {
-        let bursts = self.bursts.iter().map(|run| (run.records, run.seconds)).collect();
-        DriveCost::measured(bursts, self.steady_rate(), record_bytes)
-    }
-
-    /// The best of the steady runs, in bytes a second.
-    fn steady_rate(&self) -> f64 {
-        self.steady.iter().map(|run| run.rate).fold(0.0, f64::max)
     }
 }

@@ -12,9 +12,13 @@ pub mod budget;
 
 pub mod open;
 
+pub mod rehearsal;
+
 pub mod survey;
 
 pub mod expectation;
+
+pub mod simulate;
 
 pub mod session;
 

@@ -9,7 +9,7 @@ use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertShape, StreamStats, Streamer, Transport, TransportOptions,
+    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
     TransportReport, Watch,
 };
 use crate::gguf::Gguf;
@@ -17,6 +17,7 @@ use crate::gpu::{Clock, Gpu};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
+use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
@@ -77,6 +78,8 @@ pub struct Engine {
     stops: StopTokens,
     plan: MemoryPlan,
     paths: PathsChosen,
+    files: Vec<Arc<SourceFile>>,
+    is_drive_modelled: bool,
     chat_template: Option<String>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
@@ -119,6 +122,12 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let source = Arc::new(Source::open(&options.model)?);
         let config = FlintConfig::from_gguf(source.gguf())?;
+        if let Some(routes) = &options.routes {
+            let wanted = [config.moe_layer_count(), config.expert_count, config.experts_used];
+            if routes.shape() != wanted {
+                return Err(EngineError::RoutesOther { got: routes.shape(), wanted });
+            }
+        }
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
@@ -133,7 +142,7 @@ impl Engine {
         // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
         let table_check = is_checked.then(|| {
             let source = source.clone();
-            std::thread::spawn(move || check_table(&source))
+            std::thread::Builder::new().name("token-table".to_owned()).spawn(move || check_table(&source))
         });
 
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
@@ -145,7 +154,7 @@ impl Engine {
         };
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
-        let files = open_files(&source)?;
+        let files = open_files(options, &source)?;
         let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
         if is_checked {
             transport.check_against(source.clone());
@@ -156,8 +165,11 @@ impl Engine {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
             })?;
 
-        if let Some(check) = table_check {
-            check.join().expect("invariant: the check returns its errors")?;
+        match table_check {
+            None => {}
+            Some(Ok(check)) => check.join().expect("invariant: the check returns its errors")?,
+            // No thread was to be had for it.
+            Some(Err(_)) => check_table(&source)?,
         }
         let table = token_table(&source);
         let FileIndex(file) = table.file;
@@ -168,20 +180,36 @@ impl Engine {
             source.clone(),
             transport,
             plan.pool_slots,
-            ExpertShape {
-                lead_layer_count: config.lead_layer_count,
-                moe_layer_count: config.layer_count - config.lead_layer_count,
+            options.cache_policy.unwrap_or_default(),
+            ExpertSpace {
+                layer_first: config.lead_layer_count,
+                layer_count: config.layer_count - config.lead_layer_count,
                 expert_count: config.expert_count,
             },
             0,
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
+        let forced = match &options.routes {
+            Some(picks) => Some(Forced::new(&gpu, picks.clone(), plan.prefill_chunk)?),
+            None => None,
+        };
         let chat_template = source.gguf().metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned);
         let log = if options.timeline { EventLog::on() } else { EventLog::off() };
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch };
-        Ok(Self { model, tokenizer, stops, plan, paths, chat_template, step_ns: 0 })
+        streamer.set_prefetch(options.prefetch.unwrap_or(true));
+        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        Ok(Self {
+            model,
+            tokenizer,
+            stops,
+            plan,
+            paths,
+            files,
+            chat_template,
+            step_ns: 0,
+            is_drive_modelled: options.drive_model.is_some(),
+        })
     }
 
     /// An empty conversation.
@@ -232,6 +260,16 @@ impl Engine {
         self.model.streamer.stats()
     }
 
+    /// Whether likely experts are read ahead of need.
+    pub fn prefetches(&self) -> bool {
+        self.model.streamer.wants_guesses()
+    }
+
+    /// What was read into host memory, and why, since the engine was opened.
+    pub fn inflow_stats(&self) -> InflowStats {
+        self.model.streamer.inflow_stats()
+    }
+
     /// Counters of the read queue since the engine was opened.
     pub fn read_counters(&self) -> crate::disk::ReadCounters {
         self.model.streamer.transport().counters()
@@ -240,6 +278,31 @@ impl Engine {
     /// What was compared with checksums since the engine was opened.
     pub fn check_stats(&self) -> CheckStats {
         self.model.streamer.transport().check_stats()
+    }
+
+    /// Empties what lies above the drive: every expert slot, and as far as the kernel follows advice the cached pages of the
+    /// model's files. Gives the number of files whose experts are read through the page cache, and so may still lie there.
+    /// Under a modelled drive the pages stay and there are no such files: its bytes are to come from there.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear_tiers(&mut self) -> Result<usize, EngineError> {
+        self.model.streamer.clear(&self.model.gpu)?;
+        if self.is_drive_modelled {
+            return Ok(0);
+        }
+        for file in &self.files {
+            file.drop_cached(0, file.len_bytes());
+        }
+        Ok(self.files.iter().filter(|file| !file.direct().is_direct()).count())
+    }
+
+    /// Lets position 0 of every session have the picks of token `first` of the routes that the engine was opened with;
+    /// nothing happens where it was opened with none.
+    pub fn start_routes_at(&mut self, first: u64) {
+        if let Some(forced) = &mut self.model.forced {
+            forced.start_at(first);
+        }
     }
 
     /// Copies the logits of the last step that wanted them.
@@ -277,8 +340,13 @@ fn token_table(source: &Source) -> Span {
 }
 
 /// The files of a source, each with what was found out about it.
-pub(super) fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, EngineError> {
-    source.files().iter().map(|path| Ok(Arc::new(SourceFile::open(path)?))).collect()
+/// Those under a modelled drive go through the page cache, from where its bytes are to come.
+pub(super) fn open_files(
+    options: &EngineOptions,
+    source: &Source,
+) -> Result<Vec<Arc<SourceFile>>, EngineError> {
+    let open = if options.drive_model.is_some() { SourceFile::open_buffered } else { SourceFile::open };
+    source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
@@ -299,6 +367,9 @@ pub(super) fn open_transport(
     #[cfg(feature = "simulation")]
     if let Some((seed, faults)) = &options.simulation {
         return Ok(Transport::open_simulated(gpu, files, &transport_options, *seed, faults)?);
+    }
+    if let Some(model) = options.drive_model {
+        return Ok(Transport::open_modelled(gpu, files, &transport_options, model)?);
     }
     Ok(Transport::open(gpu, files, &transport_options)?)
 }

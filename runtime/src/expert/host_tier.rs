@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 
 use crate::base::ids::{ExpertKey, SlotIndex};
-use crate::expert::policy::Recency;
+use crate::expert::recency::Recency;
 
 /// A slot of host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

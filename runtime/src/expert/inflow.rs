@@ -361,6 +361,22 @@ impl Inflow {
         self.held.drain(..).for_each(|slot| self.tier.give_back(slot));
     }
 
+    /// Forgets every record; reads and copies under way are waited for.
+    ///
+    /// # Errors
+    /// When the device is lost or the queue fails.
+    pub(super) fn clear(&mut self) -> Result<(), ExpertError> {
+        self.abandon();
+        while self.transport.in_flight() > 0 {
+            self.collect(true)?;
+        }
+        while !self.lent.is_empty() {
+            self.take_back(true)?;
+        }
+        self.tier.clear_idle();
+        Ok(())
+    }
+
     /// How much of `key` is in `slot`; `None` when it is not there any more.
     pub(super) fn state(&self, slot: HostSlot, key: ExpertKey) -> Option<Found> {
         self.tier.lookup(key).filter(|&(at, _)| at == slot).map(|(_, found)| found)
@@ -411,26 +427,6 @@ impl Inflow {
             self.tier.give_back(slot);
         }
         Ok(())
-    }
-
-    /// Whether a copy is under way.
-    pub(super) fn has_lent(&self) -> bool {
-        !self.lent.is_empty()
-    }
-
-    /// Reads under way, guesses among them.
-    pub(super) fn in_flight(&self) -> usize {
-        self.transport.in_flight()
-    }
-
-    /// How many reads may be under way before a guess is not begun.
-    pub(super) fn guess_depth(&self) -> usize {
-        self.guess_depth
-    }
-
-    /// Sets [`Self::guess_depth`].
-    pub(super) fn set_guess_depth(&mut self, depth: usize) {
-        self.guess_depth = depth;
     }
 }
 

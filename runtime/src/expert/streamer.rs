@@ -20,7 +20,7 @@ use crate::expert::host_tier::{Found, HostSlot};
 use crate::expert::inflow::{Inflow, InflowStats, Wanted};
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
-use crate::expert::pool::Pool;
+use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Ticket};
 use crate::store::Source;
@@ -108,24 +108,13 @@ impl SlotMemory {
     }
 }
 
-/// The experts of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpertShape {
-    /// Layers in front of the first that has experts.
-    pub lead_layer_count: u32,
-    /// Layers that have experts.
-    pub moe_layer_count: u32,
-    /// Experts of a layer.
-    pub expert_count: u32,
-}
-
 /// Plans carried out.
 pub struct Streamer {
     inflow: Inflow,
     pool: Pool,
     memory: SlotMemory,
     table: Buffer,
-    shape: ExpertShape,
+    space: ExpertSpace,
     prefetch: bool,
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
@@ -139,7 +128,7 @@ pub struct Streamer {
 
 impl Streamer {
     /// A pool of `slots` empty slots, and a tier of host memory of as many as the transport's ring has buffers for, of which
-    /// `kept_max` keep what leaves the pool; for the experts of `source`, of a model of this shape.
+    /// `kept_max` keep what leaves the pool; for the experts of `source`, which are those of `space`.
     ///
     /// # Errors
     /// When the device has too little memory, or kernels could not bind it.
@@ -148,12 +137,13 @@ impl Streamer {
         source: Arc<Source>,
         transport: Transport,
         slots: u32,
-        shape: ExpertShape,
+        policy: Policy,
+        space: ExpertSpace,
         kept_max: u32,
     ) -> Result<Self, ExpertError> {
         let record_bytes = source.record().record_bytes();
         let memory = SlotMemory::new(gpu, slots, record_bytes)?;
-        let entries = u64::from(shape.moe_layer_count) * u64::from(shape.expert_count);
+        let entries = u64::from(space.total());
         let table = gpu.buffer("slot table", entries * 4, Placement::Device)?;
         let mut recorder = gpu.recorder()?;
         recorder.fill(&table, 0, entries * 4, NO_SLOT);
@@ -161,10 +151,10 @@ impl Streamer {
         gpu.wait(gpu.submit(&[&commands])?)?;
         Ok(Self {
             inflow: Inflow::new(transport, source, kept_max, GUESS_DEPTH)?,
-            pool: Pool::new(slots, Policy::Lru),
+            pool: Pool::new(slots, policy, space),
             memory,
             table,
-            shape,
+            space,
             prefetch: false,
             unlisted: Vec::new(),
             copies: None,
@@ -198,6 +188,22 @@ impl Streamer {
         StreamStats { read_bytes: self.inflow.stats().read_bytes, ..self.stats }
     }
 
+    /// Empties all slots, in the table of the device, too: everything must be read again.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear(&mut self, gpu: &Gpu) -> Result<(), ExpertError> {
+        let mut recorder = gpu.recorder()?;
+        recorder.fill(&self.table, 0, self.table.len_bytes(), NO_SLOT);
+        let commands = recorder.finish()?;
+        gpu.wait(gpu.submit(&[&commands])?)?;
+        self.pool.clear();
+        self.inflow.clear()?;
+        self.unlisted.clear();
+        self.copies = None;
+        Ok(())
+    }
+
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
     pub fn take_copies(&mut self) -> Option<Ticket> {
         self.copies.take()
@@ -206,6 +212,12 @@ impl Streamer {
     /// The transport, to be watched.
     pub fn transport_mut(&mut self) -> &mut Transport {
         self.inflow.transport_mut()
+    }
+
+    /// A step begins: one pass through all layers. Guesses for the one before are given up.
+    pub fn begin_step(&mut self) {
+        self.pool.begin_step();
+        self.inflow.drop_guesses(|_| true);
     }
 
     /// Whether every one of `experts` is in a slot.
@@ -374,8 +386,7 @@ impl Streamer {
     }
 
     fn entry_offset_bytes(&self, key: ExpertKey) -> u64 {
-        let moe_layer = key.layer.0 - self.shape.lead_layer_count;
-        u64::from(moe_layer * self.shape.expert_count + key.expert.0) * 4
+        u64::from(self.space.index(key)) * 4
     }
 
     /// Guesses that a step will soon want `experts` of `layer`, likeliest first: those that are nowhere are read when the drive
@@ -406,12 +417,11 @@ impl Streamer {
 
     /// Whether a miss can ever happen, so that guesses are of use.
     pub fn can_guess(&self) -> bool {
-        self.pool.slot_count() < self.shape.moe_layer_count * self.shape.expert_count
+        self.pool.slot_count() < self.space.total()
     }
 
-    /// A token begins: guesses for the one before are given up. True when this one is to guess.
-    pub fn begin_step(&mut self) -> bool {
-        self.inflow.drop_guesses(|_| true);
+    /// Whether the next step is to guess.
+    pub fn wants_guesses(&self) -> bool {
         self.prefetch && self.can_guess()
     }
 

@@ -36,13 +36,13 @@ impl Model {
         want: Want,
     ) -> Result<StepOutput, ModelError> {
         sequence.write_inputs(self, &[token])?;
-        let with_guesses = self.streamer.begin_step() && sequence.decode_guessing.is_some();
-        let place = |sequence: &mut Sequence| -> &mut Option<DecodeCommands> {
-            if with_guesses { &mut sequence.decode_guessing } else { &mut sequence.decode }
-        };
-        let commands = place(sequence).take().expect("invariant: recorded when the sequence was made");
+        let with_guesses = self.streamer.wants_guesses() && sequence.decode_guessing.is_some();
+        let commands = sequence
+            .decode_commands(with_guesses)
+            .take()
+            .expect("invariant: recorded when the sequence was made");
         let ran = self.run_segments(sequence, &commands, want, with_guesses);
-        *place(sequence) = Some(commands);
+        *sequence.decode_commands(with_guesses) = Some(commands);
         ran?;
         let greedy = match want {
             // The head ran in any case; its result is looked at only when it was asked for.
@@ -60,6 +60,7 @@ impl Model {
         want: Want,
         with_guesses: bool,
     ) -> Result<(), ModelError> {
+        self.streamer.begin_step();
         let lead = self.config.lead_layer_count;
         let used = self.config.experts_used as usize;
         let segment_count = commands.segments.len();
@@ -111,7 +112,7 @@ impl Model {
                     );
                     let picks = self.picks_of_one(moe_layer);
                     if with_guesses {
-                        self.guess_next(moe_layer);
+                        self.guess_next(sequence.position, moe_layer);
                     }
                     let mut experts: Vec<_> = picks[..used].iter().copied().map(ExpertIndex).collect();
                     self.streamer.load_wave(LayerIndex(lead + moe_layer), &mut experts)?;
@@ -128,7 +129,7 @@ impl Model {
     }
 
     /// Has the likely picks of the expert layer behind `moe_layer` read, as far as the drive has nothing better to do.
-    fn guess_next(&mut self, moe_layer: u32) {
+    fn guess_next(&mut self, position: u32, moe_layer: u32) {
         let next = moe_layer + 1;
         let lead = self.config.lead_layer_count;
         if lead + next >= self.config.layer_count {
@@ -137,6 +138,11 @@ impl Model {
         let used = self.config.experts_used as usize;
         let mut guesses = [0_u32; EXPERTS_USED_MAX as usize];
         self.scratch.guess_report.read(u64::from(next) * used as u64 * 8, &mut guesses[..used]);
+        if let Some(forced) = &self.forced {
+            // The model's own routers know nothing of the picks that are dictated.
+            let Some(recorded) = forced.guess(position, next) else { return };
+            guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
+        }
         self.streamer.drop_guesses(|layer| layer.0 < lead + moe_layer);
         self.streamer.guess(LayerIndex(lead + next), &guesses[..used]);
     }

@@ -13,8 +13,8 @@ use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, GateUp, Matmul,
-    RmsNorm, Rope, Route, Router,
+    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp,
+    Matmul, RmsNorm, Rope, Route, Router,
 };
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
@@ -48,6 +48,8 @@ struct Guess {
 struct Experts {
     used: u32,
     router: Router,
+    /// Only where the model was opened with a trace: otherwise nothing of it is recorded.
+    force: Option<ForceRoutes>,
     route: Route,
     gate_up: ExpertGateUp,
     down: ExpertDown,
@@ -147,6 +149,10 @@ impl Layer {
         self.record_guess_logits(recorder, guesses);
         recorder.barrier();
         self.record_guess(recorder, guesses);
+        if let Some(force) = &experts.force {
+            force.record(recorder, tokens);
+            recorder.barrier();
+        }
         if is_resolved {
             assert_eq!(tokens, 1, "the table resolves one token");
             experts.route.record_resolved(recorder);
@@ -214,7 +220,8 @@ impl Guess {
     fn new(model: &Model, index: u32) -> Result<Option<Self>, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
         let next = index + 1;
-        let Some(router) = model.weights.layers.get(next as usize).and_then(|layer| layer.router.as_ref()) else {
+        let Some(router) = model.weights.layers.get(next as usize).and_then(|layer| layer.router.as_ref())
+        else {
             return Ok(None);
         };
         let on = model.binder(1);
@@ -260,6 +267,16 @@ impl Experts {
         Ok(Self {
             used: config.experts_used,
             router: Router::new(on, &scratch.normed, router, &scratch.router_logits, embed)?,
+            force: match &model.forced {
+                Some(forced) => Some(ForceRoutes::new(
+                    on,
+                    &scratch.router_logits,
+                    &forced.buffer,
+                    forced.layer_count(),
+                    moe_layer,
+                )?),
+                None => None,
+            },
             route: Route::new(
                 on,
                 &route,

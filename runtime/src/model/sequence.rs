@@ -153,6 +153,11 @@ impl Sequence {
         self.position
     }
 
+    /// Where the commands of a token lie, unless a step is using them.
+    pub(super) fn decode_commands(&mut self, with_guesses: bool) -> &mut Option<DecodeCommands> {
+        if with_guesses { &mut self.decode_guessing } else { &mut self.decode }
+    }
+
     /// Hands the inputs of a step to the device: rows of `tokens`, angles, control words.
     pub(super) fn write_inputs(&mut self, model: &Model, tokens: &[TokenId]) -> Result<(), ModelError> {
         let count = u32::try_from(tokens.len()).expect("invariant: a step is small");
@@ -173,6 +178,9 @@ impl Sequence {
         control[CONTROL_TOKEN_COUNT as usize] = count;
         control[CONTROL_POSITION as usize] = self.position;
         scratch.control_upload.write(0, &control);
+        if let Some(forced) = &model.forced {
+            forced.write(self.position, count);
+        }
         self.cache.note_written(self.position + count);
         Ok(())
     }

@@ -91,6 +91,12 @@ struct RoutePush {
     uint is_guess;
 };
 
+struct ForceRoutesPush {
+    uint expert_count;
+    uint layer_count;
+    uint moe_layer;
+};
+
 struct ExpertGateUpPush {
     uint row_count;
     uint column_count;
