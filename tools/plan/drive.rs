@@ -51,8 +51,9 @@ pub(super) fn at(path: &Path, record_bytes: u64, experts_used: u32) -> Outcome<T
         // Where the room is not told, making the file says why.
         MADE_BYTES.min(records).min(free_bytes(path).map_or(u64::MAX, |free| free / 4))
     });
-    let target = Target::open(&[path.to_owned()], Some(record_bytes), made)?;
-    Ok(Target { experts_used, ..target })
+    let mut target = Target::open(&[path.to_owned()], Some(record_bytes), made)?;
+    target.experts_used = experts_used;
+    Ok(target)
 }
 
 /// Measures for about `seconds`.
