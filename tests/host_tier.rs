@@ -105,7 +105,7 @@ impl Model {
             Happens::Want(expert) => {
                 if let Some((slot, Found::Reading)) = tier.lookup(key(expert)) {
                     tier.want(slot);
-                    assert!(!tier.is_unwanted_guess(slot));
+                    assert!(!tier.is_unwanted_guess(slot), "it is wanted now");
                 }
             }
             Happens::DropGuesses(below) => {
@@ -122,7 +122,7 @@ impl Model {
     fn check(&self, tier: &HostTier) {
         tier.assert_consistent();
         for &(slot, expert) in &self.reading {
-            assert_eq!(tier.lookup(key(expert)), Some((slot, Found::Reading)));
+            assert_eq!(tier.lookup(key(expert)), Some((slot, Found::Reading)), "expert {expert}");
         }
         for (&expert, &slot) in &self.held {
             assert_eq!(tier.lookup(key(expert)), Some((slot, Found::Held)), "expert {expert}");

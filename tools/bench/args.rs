@@ -7,7 +7,7 @@ use flint_rt::disk::{DriveModel, ReadPath};
 use flint_rt::expert::{HostPath, Policy};
 
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, SourceChoice, bytes};
+use crate::args::{DeviceArgs, EngineArgs, ModelArgs, SourceChoice, Switch, bytes};
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
