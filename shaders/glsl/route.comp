@@ -14,9 +14,6 @@
 //
 // With is_resolved, a pick without a slot sets the stop word to layer + 1: everything submitted behind does nothing, and
 // the host, which finds the picks in the report, reads what is missing and submits again from this layer's experts.
-//
-// With is_guess, the picks are of a layer to come and only told to the host, beside this layer's own, which may just be setting
-// the stop word: so that word is not looked at.
 #include "common.glsl"
 
 layout(constant_id = 2) const uint EXPERTS_USED = 6;
@@ -34,7 +31,7 @@ const uint NAN_BITS = 0x7fc00000u;
 
 void main() {
     uint token = gl_WorkGroupID.x;
-    if ((is_stopped() && push.is_guess == 0u) || token >= token_count()) { return; }
+    if (is_stopped() || token >= token_count()) { return; }
     uint lane = gl_LocalInvocationIndex;
 
     float chances[PER_LANE];

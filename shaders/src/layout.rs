@@ -260,8 +260,6 @@ push_blocks! {
         is_resolved: u32,
         /// Factor on the normalised weights.
         weights_scale: f32,
-        /// 1: picks nobody computes with, of a layer to come; they are made even where the step has stopped.
-        is_guess: u32,
     }
 
     /// Push constants of `force_routes`.

@@ -189,7 +189,6 @@ fn route_picks_what_its_twin_picks() {
                 report_first: 11,
                 is_resolved: 0,
                 weights_scale: 1.0,
-                is_guess: 0,
             };
             let table = vec![NO_SLOT; expert_count as usize];
             let stop = Route { lanes, experts_used, push, token_count, logits, table }.check();
@@ -250,7 +249,6 @@ fn route_finds_slots_and_stops_at_a_missing_expert() {
             report_first: 3,
             is_resolved: 1,
             weights_scale: 1.0,
-            is_guess: 0,
         };
         let table: Vec<u32> = (0..40).map(|expert| expert * 3).collect();
         let route = Route { lanes, experts_used: 6, push, token_count: 1, logits, table };

@@ -154,7 +154,6 @@ impl Route {
             report_first,
             is_resolved: 0,
             weights_scale,
-            is_guess: 0,
         };
         Ok(Self { pipeline, bindings, push, tokens_max })
     }
@@ -165,10 +164,9 @@ impl Route {
         recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [1, 1, 1]);
     }
 
-    /// Records it for one token, as a guess at a layer to come: the picks go to the report alone, also where the step has stopped.
+    /// Records it for one token of a layer to come: the picks go where this layer's part of the report is, and nothing is looked up.
     pub fn record_guess(&self, recorder: &mut Recorder) {
-        let push = RoutePush { is_guess: 1, ..self.push };
-        recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [1, 1, 1]);
+        recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [1, 1, 1]);
     }
 
     /// Records it for `tokens` tokens, whose picks the host resolves; the report is written from word 0 on.

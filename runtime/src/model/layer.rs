@@ -225,6 +225,7 @@ impl Guess {
             return Ok(None);
         };
         let on = model.binder(1);
+        let apart = Binder { control: &scratch.guess_control, ..on };
         let moe_layer = next - config.lead_layer_count;
         let route = RouteBuffers {
             logits: &scratch.guess_logits,
@@ -236,7 +237,7 @@ impl Guess {
         let (layer, scale) = (LayerIndex(next), config.expert_weights_scale);
         Ok(Some(Self {
             router: Router::new(&on, &scratch.normed, router, &scratch.guess_logits, config.embed_dim)?,
-            route: Route::new(&on, &route, &scratch.tiles, layer, moe_layer, report_first, scale)?,
+            route: Route::new(&apart, &route, &scratch.guess_tiles, layer, moe_layer, report_first, scale)?,
         }))
     }
 }

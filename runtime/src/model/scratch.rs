@@ -1,6 +1,6 @@
 //! The activations of a step: taken once, before the first one.
 
-use flint_shaders::layout::{CONTROL_WORDS, TILE_WORDS};
+use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, TILE_WORDS};
 
 use crate::gpu::{Buffer, Gpu, GpuError, Placement};
 use crate::kernels::{Argmax, Attention, Pipelines, TileBuffers};
@@ -54,6 +54,10 @@ pub struct Scratch {
     pub route_report: Buffer,
     /// f32 `[expert_count]`: a guess at the next layer's router logits, for one token.
     pub guess_logits: Buffer,
+    /// As `control`, but always of one token that nothing stops: guesses are made beside the kernel that may stop the step.
+    pub guess_control: Buffer,
+    /// What guesses bind for tiles and pairs; nothing is written to them.
+    pub guess_tiles: TileBuffers,
     /// u32 `[2, K]`: guessed picks and weights; nobody reads them here.
     pub guess_routes: Buffer,
     /// Device to host: guessed picks and weights of every expert layer, u32 `[moe_layers, 2, K]`.
@@ -120,6 +124,10 @@ impl Scratch {
 
         let row_index = words("row index", t, Placement::Upload)?;
         row_index.write(0, &(0..tokens_max).collect::<Vec<u32>>());
+        let guess_control = words("guess control", CONTROL_WORDS as u64, Placement::Upload)?;
+        let mut one_token = [0_u32; CONTROL_WORDS as usize];
+        one_token[CONTROL_TOKEN_COUNT as usize] = 1;
+        guess_control.write(0, &one_token);
         let pairs = tokens_max * config.experts_used;
         // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
         let tile_words =
@@ -155,6 +163,11 @@ impl Scratch {
             routes: device("routes", t * 2 * k)?,
             route_report: words("route report", t.max(moe_layers) * 2 * k, Placement::Readback)?,
             guess_logits: device("guessed logits", w(config.expert_count))?,
+            guess_control,
+            guess_tiles: TileBuffers {
+                tiles: device("guessed tiles", k * TILE_WORDS as u64)?,
+                pairs: device("guessed pairs", k)?,
+            },
             guess_routes: device("guessed routes", 2 * k)?,
             guess_report: words("guess report", moe_layers * 2 * k, Placement::Readback)?,
             tiles_upload: words("tiles upload", tile_words + u64::from(pairs), Placement::Upload)?,

@@ -88,7 +88,6 @@ struct RoutePush {
     uint report_first;
     uint is_resolved;
     float weights_scale;
-    uint is_guess;
 };
 
 struct ForceRoutesPush {

@@ -82,7 +82,7 @@ pub fn route(
     pairs: &mut [u32],
     report: &mut [u32],
 ) {
-    if control.is_stopped() && push.is_guess == 0 {
+    if control.is_stopped() {
         return;
     }
     let (experts, used) = (at(push.expert_count), at(experts_used));
@@ -161,7 +161,6 @@ mod tests {
             table_first: 1,
             report_first: 2,
             is_resolved: 1,
-            is_guess: 0,
             weights_scale: 2.0,
         };
         let mut control = Control { token_count: 1, ..Control::default() };
