@@ -32,6 +32,6 @@ mod error;
 pub use check::{Check, CheckStats};
 pub use error::ExpertError;
 pub use staging::{HostPath, Staging};
-pub use streamer::{SlotMemory, StreamStats, Streamer};
+pub use streamer::{LayerUses, SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
 pub use watch::{Waits, Watch};
