@@ -42,6 +42,12 @@ pub const POOL_BUFFERS_MAX: u32 = 16;
 pub const READS_IN_FLIGHT_MAX: u32 = 32;
 const _: () = assert!(READS_IN_FLIGHT_MAX.is_power_of_two(), "io_uring rounds up to one");
 
+/// The deepest read queue.
+///
+/// Deeper than the product's own reads go, for measuring what depth gives: 64 records of a GGUF in place are 192 reads.
+pub const READ_DEPTH_MAX: u32 = 256;
+const _: () = assert!(READ_DEPTH_MAX.is_power_of_two(), "io_uring rounds up to one");
+
 /// Threads of the pread pool, which stands in where io_uring is not to be had.
 pub const POOL_THREADS_MAX: usize = 16;
 

@@ -123,6 +123,24 @@ pub enum DiskError {
         /// The deepest queue.
         max: u32,
     },
+    /// A saved profile cannot be read or written.
+    #[error("{}: cannot {call} the drive's profile ({source}): check the folder's permissions and room", .path.display())]
+    ProfileFile {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        call: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A saved profile is none.
+    #[error("{}: no profile of a drive ({why}): remove it, and measure again with flint-rt disk-profile", .path.display())]
+    ProfileInvalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Memory for a probe read could not be had.
     #[error("no memory for a probe read")]
     Memory(#[from] RegionError),

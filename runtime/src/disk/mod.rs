@@ -17,10 +17,12 @@
 #![deny(unsafe_code)]
 
 mod direct;
+mod drive_identity;
 mod error;
 mod in_flight;
 mod open;
 mod pool;
+pub mod profile;
 mod progress;
 mod queue;
 
@@ -39,6 +41,7 @@ mod source;
 mod sys;
 
 pub use direct::{AlignFoundBy, DirectReport};
+pub use drive_identity::DriveIdentity;
 pub use error::DiskError;
 pub use open::{ReadPath, ReadPathReport, open_queue};
 pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};

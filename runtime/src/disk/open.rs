@@ -16,7 +16,7 @@ use super::pool::PoolQueue;
 use super::queue::ReadQueue;
 use super::ring::RingQueue;
 use super::source::SourceFile;
-use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::limits::READ_DEPTH_MAX;
 use crate::base::region::HostRegion;
 use crate::base::units::display_bytes;
 
@@ -115,8 +115,8 @@ pub fn open_queue(
 ) -> Result<(Box<dyn ReadQueue>, ReadPathReport), DiskError> {
     assert!(!files.is_empty(), "a queue over no files");
     assert!(files.len() <= usize::from(u16::MAX), "{} files in one queue", files.len());
-    if depth == 0 || depth > READS_IN_FLIGHT_MAX {
-        return Err(DiskError::Depth { wanted: depth, max: READS_IN_FLIGHT_MAX });
+    if depth == 0 || depth > READ_DEPTH_MAX {
+        return Err(DiskError::Depth { wanted: depth, max: READ_DEPTH_MAX });
     }
     let mut report = ReadPathReport {
         path: ReadPath::Pool,

@@ -15,7 +15,7 @@ use super::in_flight::{Begun, FileFacts, InFlight};
 use super::progress::{Attempt, Outcome};
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::source::SourceFile;
-use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::limits::READ_DEPTH_MAX;
 
 /// Odds of each fault, in thousandths of an attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -134,9 +134,9 @@ impl SimulatedQueue {
     /// A queue of `depth` reads over `files`.
     ///
     /// # Panics
-    /// When the depth is 0 or above [`READS_IN_FLIGHT_MAX`].
+    /// When the depth is 0 or above [`READ_DEPTH_MAX`].
     pub fn new(seed: u64, files: Vec<SimulatedFile>, faults: Faults, depth: u32) -> Self {
-        assert!((1..=READS_IN_FLIGHT_MAX).contains(&depth), "a queue depth of {depth}");
+        assert!((1..=READ_DEPTH_MAX).contains(&depth), "a queue depth of {depth}");
         let depth = depth as usize;
         Self {
             files,
