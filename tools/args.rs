@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Eval(EvalArgs),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
+    /// Make one page of a bench's results: pictures, tables, a timeline.
+    Report(crate::report::ReportArgs),
 }
 
 /// Which model.

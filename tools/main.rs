@@ -27,6 +27,7 @@ mod parse;
 mod plan;
 mod remove;
 mod reply;
+mod report;
 mod source;
 mod stats;
 mod stores;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Synth(args) => synth::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
