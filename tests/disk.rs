@@ -437,7 +437,7 @@ fn what_cannot_be_read_is_refused_at_open() {
     let error = SourceFile::open(folder.path()).unwrap_err();
     assert!(matches!(error, DiskError::NotAFile { .. }), "{error}");
     let file = temp_file(10);
-    for depth in [0, 65, 32_769, u32::MAX] {
+    for depth in [0, 257, 32_769, u32::MAX] {
         let error = open_queue(open(&file.path), &[], None, depth).err().unwrap();
         assert!(matches!(error, DiskError::Depth { wanted, .. } if wanted == depth), "{error}");
     }

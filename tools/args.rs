@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Say what this machine would do with a model: memory, speed to expect, flags. Reads its header only.
     Plan(PlanArgs),
+    /// Measure what a drive gives for the runtime's reads, and what is in its way.
+    DiskProfile(crate::disk_profile::DiskProfileArgs),
     /// List the stores.
     List(ListArgs),
     /// Remove a store.
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
+    /// Measure speed, hit rate and bytes read, in the tests of llama-bench.
+    Bench(crate::bench::BenchArgs),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
     /// Make one page of a bench's results: pictures, tables, a timeline.
@@ -319,9 +323,9 @@ pub(crate) struct PlanArgs {
     /// Seconds that the measurement takes.
     #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
-    /// Take this for the drive's rate, in GB/s, where it is not measured.
-    #[arg(long, default_value_t = 3.0, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
-    pub(crate) drive_rate: f64,
+    /// Take this for the drive's rate, in GB/s [default: the drive's saved profile, else 3].
+    #[arg(long, value_name = "GB/S", conflicts_with = "measure", value_parser = drive_rate)]
+    pub(crate) drive_rate: Option<f64>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -442,7 +446,7 @@ fn device(text: &str) -> Result<String, String> {
 }
 
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit.trim() {

@@ -14,7 +14,7 @@ pub(crate) fn cache_dir() -> Option<PathBuf> {
     of_user("XDG_CACHE_HOME", ".cache")
 }
 
-/// Where the digests of files are remembered: `$XDG_STATE_HOME/flint-rt`, else `~/.local/state/flint-rt`.
+/// Where the digests of files and the profiles of drives are remembered: `$XDG_STATE_HOME/flint-rt`, else `~/.local/state/flint-rt`.
 pub(crate) fn state_dir() -> Option<PathBuf> {
     of_user("XDG_STATE_HOME", ".local/state")
 }

@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod bundled;
 mod chat;
 mod devices;
 mod digest;
+mod disk_profile;
 mod eval;
 mod exit;
 mod folders;
@@ -54,11 +56,13 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::DiskProfile(args) => disk_profile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Remove(args) => remove::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Report(args) => report::run(&args),
     };

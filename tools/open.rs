@@ -33,11 +33,16 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
 
 /// Opens it.
 pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> Outcome<Engine> {
+    engine_by(args, model, &options(args, model, context_len))
+}
+
+/// Opens it with options of the caller's.
+pub(crate) fn engine_by(args: &EngineArgs, model: &Found, options: &EngineOptions) -> Outcome<Engine> {
     if args.check_source {
         verify::check_source(model)?;
     }
     let bar = Bar::bytes("opening");
-    let opened = Engine::open(&options(args, model, context_len), &mut |progress| {
+    let opened = Engine::open(options, &mut |progress| {
         bar.message(match progress.phase {
             LoadPhase::Kernels => "compiling",
             LoadPhase::Weights => "reading weights",

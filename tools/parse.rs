@@ -19,12 +19,22 @@ use crate::terminal::note;
 pub(crate) fn parse() -> Result<Args, Exit> {
     let mut command = prepare(Args::command());
     command.build();
-    let given: Vec<OsString> = std::env::args_os().collect();
+    let given: Vec<OsString> = long_flags(std::env::args_os().collect());
     let parsed = command.try_get_matches_from_mut(&given).and_then(|matches| {
         check_conflicts(&mut command, &matches)?;
         Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     });
     parsed.map_err(|error| tell(&command, &given, &error))
+}
+
+/// Flags of `bench` that other programs write with one dash and several letters, as clap writes them.
+fn long_flags(mut given: Vec<OsString>) -> Vec<OsString> {
+    if given.get(1).is_some_and(|command| command == "bench") {
+        for (short, long) in [("-pg", "--pg"), ("-oe", "--output-err"), ("-ub", "--ubatch-size")] {
+            given.iter_mut().filter(|word| *word == short).for_each(|word| *word = long.into());
+        }
+    }
+    given
 }
 
 /// `command` and its subcommands, with the environment's empty variables left out and negative numbers let in.

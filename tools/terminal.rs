@@ -55,6 +55,11 @@ impl Bar {
         Self::new(what, "{msg:<16} {wide_bar} {pos} of {len} tokens, {eta} left")
     }
 
+    /// A bar over measurements.
+    pub(crate) fn steps(what: &'static str) -> Self {
+        Self::new(what, "{msg:<16} {wide_bar} {pos} of {len}, {eta} left")
+    }
+
     fn new(what: &'static str, template: &'static str) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -64,7 +69,7 @@ impl Bar {
     }
 
     /// What is being done.
-    pub(crate) fn message(&self, what: &'static str) {
+    pub(crate) fn message(&self, what: impl Into<Cow<'static, str>>) {
         if let Some(bar) = &self.bar {
             bar.set_message(what);
         }

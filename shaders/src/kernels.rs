@@ -9,7 +9,7 @@
 use crate::Kernel;
 use crate::layout::{
     ArgmaxPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
-    GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
+    ForceRoutesPush, GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
@@ -49,6 +49,8 @@ kernels! {
     ROUTER = "router", RouterPush, [1; 4], ["ROWS"];
     /// Bindings: control, logits, table, routes, tiles, pairs, report.
     ROUTE = "route", RoutePush, [1; 7], ["EXPERTS_USED", "PER_LANE"];
+    /// Bindings: control, logits, forced.
+    FORCE_ROUTES = "force_routes", ForceRoutesPush, [1; 3], ["EXPERTS_USED"];
     /// Bindings: control, x, tiles, pairs, h, pool.
     EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
     /// Bindings: control, h, tiles, pairs, y, pool.

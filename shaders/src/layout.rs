@@ -262,6 +262,16 @@ push_blocks! {
         weights_scale: f32,
     }
 
+    /// Push constants of `force_routes`.
+    ForceRoutesPush of "force_routes" {
+        /// Experts of the layer.
+        expert_count: u32,
+        /// Layers with experts.
+        layer_count: u32,
+        /// Which of them this is, from 0.
+        moe_layer: u32,
+    }
+
     /// Push constants of `expert_gate_up`.
     ExpertGateUpPush of "expert_gate_up" {
         /// Rows of each matrix.

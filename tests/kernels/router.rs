@@ -1,7 +1,7 @@
-//! `router` and `route` against their twins.
+//! `router`, `force_routes` and `route` against their twins.
 
-use flint_shaders::kernels::{ROUTE, ROUTER};
-use flint_shaders::layout::{NO_SLOT, RoutePush, RouterPush};
+use flint_shaders::kernels::{FORCE_ROUTES, ROUTE, ROUTER};
+use flint_shaders::layout::{ForceRoutesPush, NO_SLOT, RoutePush, RouterPush};
 use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Lanes, Random, assert_close, device, floats, words};
@@ -33,6 +33,40 @@ fn router_matches_its_twin() {
                 let what = format!("{push:?}, {rows} rows, {lanes:?}");
                 assert_close(&what, floats(&after[3][0]), &y, ROUTER_TOLERANCE);
             }
+        }
+    }
+}
+
+#[test]
+fn force_routes_matches_its_twin_bit_for_bit() {
+    let Some(device) = device() else { return };
+    for lanes in device.single() {
+        for (expert_count, experts_used, layer_count, moe_layer, token_count) in
+            [(1, 1, 1, 0, 1), (7, 6, 3, 2, 2), (33, 6, 2, 0, 3), (56, 6, 12, 11, 1), (257, 32, 2, 1, 2)]
+        {
+            let mut random = Random::new(u64::from(expert_count) + 1);
+            let push = ForceRoutesPush { expert_count, layer_count, moe_layer };
+            let control = Control { token_count, ..Control::default() };
+            let mut logits = random.values((token_count + 1) * expert_count);
+            logits[expert_count as usize / 2] = f32::NAN;
+            logits[expert_count as usize - 1] = 1e30;
+            let mut forced = Vec::new();
+            for row in 0..token_count * layer_count {
+                let order = random.order(expert_count);
+                forced.extend_from_slice(&order[..experts_used as usize]);
+                if row == (token_count - 1) * layer_count + moe_layer && token_count > 1 {
+                    let first = forced.len() - experts_used as usize;
+                    forced[first] = NO_SLOT;
+                }
+            }
+            let groups = [token_count + 1, 1, 1];
+            let constants = [experts_used];
+            let call =
+                Call { kernel: &FORCE_ROUTES, lanes, constants: &constants, push: push.bytes(), groups };
+            let after = device.run(&call, &control, &[&[words(&logits)], &[&forced]]);
+            reference::force_routes(&control, &push, experts_used, &mut logits, &forced);
+            let what = format!("{push:?}, {experts_used} picks, {token_count} tokens, {lanes:?}");
+            assert_eq!(after[1][0], words(&logits), "{what}");
         }
     }
 }

@@ -20,11 +20,16 @@ use flint_rt::gpu::{DeviceInfo, DeviceKind, Gpu, list_devices};
 use flint_rt::model::hparams::FlintConfig;
 
 use crate::args::PlanArgs;
+use crate::disk_profile::Target;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt::Reply;
 use crate::model::Found;
 use crate::open;
-use drive::{Measured, Target};
+use drive::Measured;
 use header::Header;
+
+/// What a drive is taken for that nobody measured, in bytes a second: a middling NVMe drive.
+const ASSUMED_DRIVE_RATE: f64 = 3e9;
 
 /// What is known of the host.
 struct Host {
@@ -36,7 +41,7 @@ struct Host {
 /// What is known of the drive.
 enum Drive {
     Assumed(f64),
-    Measured(Box<(Target, Measured)>),
+    Measured(Box<Measured>),
 }
 
 /// The speeds of one use.
@@ -108,19 +113,30 @@ fn plan_of(
 }
 
 fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<Drive> {
-    let Some(place) = &args.measure else { return Ok(Drive::Assumed(args.drive_rate * 1e9)) };
+    if let (None, Some(rate)) = (&args.measure, args.drive_rate) {
+        return Ok(Drive::Assumed(rate * 1e9));
+    }
+    let _asked = Reply::begin();
+    let of_model = || header.source.as_ref().map(|source| Target::model(source, header.shown.clone()));
+    let Some(place) = &args.measure else {
+        let saved = of_model().transpose()?.map(|target| drive::saved(&target)).transpose()?.flatten();
+        return Ok(match saved {
+            Some(saved) => Drive::Measured(Box::new(saved)),
+            None => Drive::Assumed(ASSUMED_DRIVE_RATE),
+        });
+    };
     let target = if let Some(path) = place {
-        Target::path(path, config.record_bytes())?
-    } else if let Some(source) = &header.source {
-        Target::model(source, header.shown.clone())?
+        drive::at(path, config.record_bytes())?
+    } else if let Some(target) = of_model() {
+        target?
     } else {
         return Err(Failure::new(
             Exit::Usage,
             format!("{}: not on a drive yet: say where it would lie with --measure=FOLDER", header.shown),
         ));
     };
-    let measured = drive::measure(&target, args.engine.read_path, config.experts_used, args.seconds)?;
-    Ok(Drive::Measured(Box::new((target, measured))))
+    let measured = drive::measure(&target, args.engine.read_path, args.seconds)?;
+    Ok(Drive::Measured(Box::new(measured)))
 }
 
 impl Host {
@@ -154,7 +170,7 @@ impl Report {
         let token = TokenCost::new(&config, plan.resident_bytes, plan.context_len / 2);
         let drive_cost = match &drive {
             Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
-            Drive::Measured(found) => found.1.cost(config.record_bytes()),
+            Drive::Measured(found) => found.cost(config.record_bytes()),
         };
         let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
         let pool =
@@ -217,18 +233,5 @@ impl Report {
         flag("--gpu-memory", self.options.gpu_memory_bytes.map(|value| value.to_string()));
         flag("--pool-slots", self.options.pool_slots.map(|value| value.to_string()));
         flags
-    }
-}
-
-impl Measured {
-    /// As the expectation takes it.
-    fn cost(&self, record_bytes: u64) -> DriveCost {
-        let bursts = self.bursts.iter().map(|run| (run.records, run.seconds)).collect();
-        DriveCost::measured(bursts, self.steady_rate(), record_bytes)
-    }
-
-    /// The best of the steady runs, in bytes a second.
-    fn steady_rate(&self) -> f64 {
-        self.steady.iter().map(|run| run.rate).fold(0.0, f64::max)
     }
 }

@@ -8,7 +8,7 @@ use flint_rt::base::units::{display_bytes, display_rate};
 use flint_rt::engine::expectation::Expectation;
 use serde_json::{Value, json};
 
-use super::drive::{Measured, Run};
+use super::drive::Run;
 use super::{Drive, Report, Use};
 use crate::devices;
 use crate::info::{file_json, plan_json};
@@ -111,35 +111,38 @@ impl Report {
     }
 
     fn drive_lines(&self) -> Vec<String> {
-        let (target, measured) = match &self.drive {
+        let measured = match &self.drive {
             Drive::Assumed(rate) => {
                 let rate = display_rate(1, 1.0 / rate);
                 return vec![format!(
-                    "taken for {rate}, not measured; --measure measures it in 10 s, --drive-rate says another"
+                    "taken for {rate}, not measured; --measure measures it in 10 s, flint-rt disk-profile more thoroughly, \
+                     --drive-rate says another"
                 )];
             }
-            Drive::Measured(found) => (&found.0, &found.1),
+            Drive::Measured(found) => found,
         };
+        let profile = &measured.profile;
         let mut lines = vec![
-            format!("{}: {}", target.shown, target.facts.line()),
+            format!("{}: {}", measured.shown, measured.facts.line()),
             format!(
-                "{}, {:.1} s, {} read",
-                measured.queue,
-                measured.seconds,
-                display_bytes(measured.read_bytes)
+                "{}, {:.1} s, {} read{}",
+                profile.read_path,
+                profile.seconds,
+                display_bytes(measured.read_bytes()),
+                if measured.is_saved { ", as flint-rt disk-profile saved it" } else { "" }
             ),
             format!(
                 "records at once: {}",
-                runs(&measured.bursts, |run| {
+                runs(&measured.bursts(), |run| {
                     format!("{} in {:.2} ms ({:.2} GB/s)", run.records, 1e3 * run.seconds, run.rate / 1e9)
                 })
             ),
             format!(
                 "records under way: {}",
-                runs(&measured.steady, |run| { format!("{} at {:.2} GB/s", run.records, run.rate / 1e9) })
+                runs(&measured.steady(), |run| { format!("{} at {:.2} GB/s", run.records, run.rate / 1e9) })
             ),
         ];
-        lines.extend(measured.doubts.iter().map(|doubt| format!("note: {doubt}")));
+        lines.extend(measured.doubts().iter().map(|doubt| format!("note: {doubt}")));
         lines
     }
 
@@ -185,7 +188,7 @@ impl Report {
             }
             Drive::Measured(found) => format!(
                 "drive: measured, {} with many records under way",
-                display_rate(1, 1.0 / found.1.steady_rate())
+                display_rate(1, 1.0 / found.steady_rate())
             ),
         };
         vec![
@@ -261,30 +264,30 @@ impl Report {
         match &self.drive {
             Drive::Assumed(rate) => json!({ "measured": false, "bytes_a_second": rate }),
             Drive::Measured(found) => {
-                let (target, measured) = &**found;
+                let profile = &found.profile;
                 json!({
                     "measured": true,
-                    "bytes_a_second": measured.steady_rate(),
-                    "path": target.shown,
-                    "file": file_json(&target.facts),
-                    "queue": measured.queue,
-                    "seconds": measured.seconds,
-                    "read_bytes": measured.read_bytes,
-                    "bursts": measured.runs_json(&measured.bursts),
-                    "steady": measured.runs_json(&measured.steady),
-                    "doubts": measured.doubts,
+                    "saved": found.is_saved,
+                    "measured_at": profile.measured_at,
+                    "bytes_a_second": found.steady_rate(),
+                    "path": found.shown,
+                    "file": file_json(&found.facts),
+                    "queue": profile.read_path,
+                    "seconds": profile.seconds,
+                    "read_bytes": found.read_bytes(),
+                    "bursts": runs_json(&found.bursts()),
+                    "steady": runs_json(&found.steady()),
+                    "doubts": found.doubts(),
                 })
             }
         }
     }
 }
 
-impl Measured {
-    fn runs_json(&self, runs: &[Run]) -> Vec<Value> {
-        let as_json =
-            |run: &Run| json!({ "records": run.records, "seconds": run.seconds, "bytes_a_second": run.rate });
-        runs.iter().map(as_json).collect()
-    }
+fn runs_json(runs: &[Run]) -> Vec<Value> {
+    let as_json =
+        |run: &Run| json!({ "records": run.records, "seconds": run.seconds, "bytes_a_second": run.rate });
+    runs.iter().map(as_json).collect()
 }
 
 fn runs(runs: &[Run], shown: impl Fn(&Run) -> String) -> String {

@@ -13,11 +13,14 @@ const LINES_MAX: usize = 6;
 
 /// All pictures of the profile.
 pub(super) fn figures(profile: &DriveProfile) -> Vec<Figure> {
-    [by_depth(profile), by_block(profile), latencies(profile), sustained(profile)].into_iter().flatten().collect()
+    [by_depth(profile), by_block(profile), latencies(profile), sustained(profile)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn is_plain(row: &&ProfileRow) -> bool {
-    row.path_index.is_none() && !row.with_uploads
+    row.part.is_none() && !row.with_uploads
 }
 
 fn depths(rows: &[&ProfileRow]) -> Vec<u32> {
@@ -144,7 +147,10 @@ fn latencies(profile: &DriveProfile) -> Option<Figure> {
             Series::measured(index, format!("depth {}", row.depth), points)
         })
         .collect();
-    let x = Axis::named("share of the records that took at most this", &names(["50 %", "90 %", "99 %", "99.9 %", "all"]));
+    let x = Axis::named(
+        "share of the records that took at most this",
+        &names(["50 %", "90 %", "99 %", "99.9 %", "all"]),
+    );
     let y = Axis::logarithmic("ms", min, max);
     let title = "Latency";
     let svgs = [HALF, NARROW].map(|size| lines(size, title, &x, &y, &series));

@@ -231,7 +231,12 @@ pub(super) fn lines(size: Size, label: &str, x: &Axis, y: &Axis, series: &[Serie
                 .collect();
             let points = placed.iter().map(|&(at, value, _)| (at, value));
             if one.look == Look::Limit {
-                chart.draw_series(DashedLineSeries::new(points, 6, 4, ShapeStyle::from(color).stroke_width(2)))?;
+                chart.draw_series(DashedLineSeries::new(
+                    points,
+                    6,
+                    4,
+                    ShapeStyle::from(color).stroke_width(2),
+                ))?;
                 continue;
             }
             chart.draw_series([PathElement::new(
@@ -249,9 +254,12 @@ pub(super) fn lines(size: Size, label: &str, x: &Axis, y: &Axis, series: &[Serie
             match one.mark % 4 {
                 0 => chart.draw_series(points.map(|point| Circle::new(point, 4, mark)))?,
                 1 => chart.draw_series(points.map(|point| TriangleMarker::new(point, 5, mark)))?,
-                2 => chart.draw_series(points.map(|point| {
-                    EmptyElement::at(point) + Rectangle::new([(-4, -4), (4, 4)], mark)
-                }))?,
+                2 => {
+                    chart
+                        .draw_series(points.map(|point| {
+                            EmptyElement::at(point) + Rectangle::new([(-4, -4), (4, 4)], mark)
+                        }))?
+                }
                 _ => chart.draw_series(
                     points.map(|point| Cross::new(point, 4, ShapeStyle::from(color).stroke_width(2))),
                 )?,

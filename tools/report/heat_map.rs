@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::figure::{Figure, Key};
 use super::frame::{FULL_WIDTHS, Size, picture, text};
 use super::palette::{EMPTY, heat};
-use super::recorded::LayerColumn;
+use super::recorded::{LayerColumn, add_uses};
 
 /// Pixels of the labels left of and below the cells.
 const LEFT_PX: i32 = 46;
@@ -20,10 +20,12 @@ const CELL_PX_MIN: i32 = 8;
 
 /// The figure; `axis` says what columns are: `token` or `pool`.
 pub(super) fn figure(columns: &[LayerColumn], axis: &str, note: String) -> Option<Figure> {
-    let mut layers: Vec<u32> = columns.iter().flat_map(|column| column.layers.iter().map(|cell| cell.0)).collect();
+    let mut layers: Vec<u32> =
+        columns.iter().flat_map(|column| column.layers.iter().map(|cell| cell.0)).collect();
     layers.sort_unstable();
     layers.dedup();
-    let is_used = columns.iter().flat_map(|column| &column.layers).any(|&(_, hits, misses)| hits + misses > 0);
+    let is_used =
+        columns.iter().flat_map(|column| &column.layers).any(|&(_, hits, misses)| hits + misses > 0);
     if layers.is_empty() || !is_used {
         return None;
     }
@@ -51,12 +53,7 @@ fn joined(columns: &[LayerColumn], max: usize) -> Vec<LayerColumn> {
 
 fn join(columns: &[LayerColumn]) -> LayerColumn {
     let mut joined = LayerColumn { label: columns[0].label.clone(), layers: Vec::new() };
-    for &(layer, hits, misses) in columns.iter().flat_map(|column| &column.layers) {
-        match joined.layers.iter_mut().find(|cell| cell.0 == layer) {
-            Some(cell) => *cell = (layer, cell.1 + hits, cell.2 + misses),
-            None => joined.layers.push((layer, hits, misses)),
-        }
-    }
+    columns.iter().for_each(|column| add_uses(&mut joined.layers, &column.layers));
     joined
 }
 
@@ -78,13 +75,19 @@ fn draw(width: u32, columns: &[LayerColumn], layers: &[u32], axis: &str) -> Stri
         for (row, layer) in layers.iter().enumerate() {
             let top = pixels(row) * cell_height;
             if row % every == 0 {
-                area.draw(&Text::new(layer.to_string(), (LEFT_PX - 6, top + cell_height / 2), right.clone()))?;
+                area.draw(&Text::new(
+                    layer.to_string(),
+                    (LEFT_PX - 6, top + cell_height / 2),
+                    right.clone(),
+                ))?;
             }
             for (place, column) in columns.iter().enumerate() {
                 let left = LEFT_PX + pixels(place) * cell_width;
                 let cell = column.layers.iter().find(|cell| cell.0 == *layer);
                 let color = match cell {
-                    Some(&(_, hits, misses)) if hits + misses > 0 => heat(hits as f64 / (hits + misses) as f64),
+                    Some(&(_, hits, misses)) if hits + misses > 0 => {
+                        heat(hits as f64 / (hits + misses) as f64)
+                    }
                     _ => EMPTY,
                 };
                 // A pixel's gap between cells, that of the paper.
@@ -116,11 +119,9 @@ mod tests {
 
     #[test]
     fn joined_columns_are_summed() {
-        let columns = [column("1", &[(2, 1, 3)]), column("2", &[(2, 4, 0), (3, 1, 1)]), column("3", &[(2, 0, 1)])];
-        assert_eq!(
-            joined(&columns, 2),
-            [column("1", &[(2, 5, 3), (3, 1, 1)]), column("3", &[(2, 0, 1)])]
-        );
+        let columns =
+            [column("1", &[(2, 1, 3)]), column("2", &[(2, 4, 0), (3, 1, 1)]), column("3", &[(2, 0, 1)])];
+        assert_eq!(joined(&columns, 2), [column("1", &[(2, 5, 3), (3, 1, 1)]), column("3", &[(2, 0, 1)])]);
         assert_eq!(joined(&columns, 9), columns);
     }
 

@@ -3,15 +3,15 @@
 use flint_rt::base::events::Lane;
 use flint_rt::disk::DriveIdentity;
 use flint_rt::disk::profile::{
-    DriveProfile, Finding, FindingLevel, PROFILE_SCHEMA_VERSION, Pattern, Percentiles, ProfileRow, ReadEngine, Sample,
+    DriveProfile, Finding, FindingLevel, PROFILE_SCHEMA_VERSION, Pattern, Percentiles, ProfileRow,
+    ReadEngine, Sample,
 };
 
 use super::recorded::{LayerColumn, Moment, Recorded};
 use super::rows::Row;
 
 /// What a file name may be.
-pub(crate) const HOSTILE: &str =
-    "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;</style>]]>\u{1b}[31m\u{202e}\0{{7*7}}.gguf";
+pub(crate) const HOSTILE: &str = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;</style>]]>\u{1b}[31m\u{202e}\0{{7*7}}.gguf";
 
 /// Four pool sizes, a prompt and a reply each.
 pub(crate) fn rows() -> Vec<Row> {
@@ -54,7 +54,8 @@ pub(crate) fn rows() -> Vec<Row> {
 /// Depths, blocks, two read paths, a long run.
 pub(crate) fn profile() -> DriveProfile {
     let row = |engine, block_bytes: u64, depth: u32, is_record| {
-        let gb_s = 3.0 * f64::from(depth) / (f64::from(depth) + 4.0) * (block_bytes as f64 / 1_048_576.0).min(1.0);
+        let gb_s =
+            3.0 * f64::from(depth) / (f64::from(depth) + 4.0) * (block_bytes as f64 / 1_048_576.0).min(1.0);
         let us = 80.0 * f64::from(depth);
         ProfileRow {
             engine,
@@ -62,7 +63,7 @@ pub(crate) fn profile() -> DriveProfile {
             is_record,
             block_bytes,
             depth,
-            path_index: None,
+            part: None,
             with_uploads: false,
             seconds: 1.0,
             reads: 1000,

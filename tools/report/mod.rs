@@ -14,6 +14,7 @@ mod lanes;
 mod made_up;
 mod page;
 mod palette;
+mod pass;
 mod pools;
 mod recorded;
 mod rows;
@@ -29,8 +30,10 @@ use clap::Args as ArgsOf;
 use flint_rt::disk::profile::DriveProfile;
 use flint_rt::engine::EngineError;
 
-pub(crate) use page::{Material, page};
-pub(crate) use recorded::Recorded;
+use page::{Material, page};
+pub(crate) use pass::{PASS_TOKENS, record};
+pub(crate) use recorded::{Recorded, add_uses, uses_since};
+use serde_json::Value;
 
 use crate::exit::{Exit, Failure, Outcome};
 
@@ -54,6 +57,49 @@ pub(crate) struct ReportArgs {
     output: PathBuf,
 }
 
+/// The flags of `flint-rt bench` that ask for pictures.
+#[derive(Debug, ArgsOf)]
+pub(crate) struct PictureArgs {
+    /// Write one page of the results with pictures; a file of this name is replaced.
+    #[arg(long, value_name = "OUT.html", conflicts_with_all = ["compare", "simulate"])]
+    report: Option<PathBuf>,
+    /// Write what happened when in a few tokens, in Chrome's trace event format, for Perfetto; a file of this name is replaced.
+    #[arg(long, value_name = "OUT.json", conflicts_with_all = ["compare", "simulate"])]
+    trace: Option<PathBuf>,
+}
+
+impl PictureArgs {
+    /// Whether any of them is given.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.report.is_some() || self.trace.is_some()
+    }
+}
+
+/// What a run of the bench gathers for its pictures.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// Rows as JSON.
+    pub(crate) rows: Vec<Value>,
+    /// Of the first model's drive.
+    pub(crate) profile: Option<DriveProfile>,
+    /// Of the first model.
+    pub(crate) recorded: Option<Recorded>,
+}
+
+impl Gathered {
+    /// Writes what there is of what was asked for.
+    pub(crate) fn write(self, args: &PictureArgs) -> Outcome {
+        if let (Some(path), Some(recorded)) = (&args.trace, &self.recorded) {
+            write(path, &trace::to_json(recorded).to_string())?;
+        }
+        let Some(path) = args.report.as_ref().filter(|_| !self.rows.is_empty()) else { return Ok(()) };
+        let rows = rows::of_values(self.rows)
+            .map_err(|error| Failure::because(Exit::Failed, "the results", &error))?;
+        let (profile, recorded) = (self.profile.as_ref(), self.recorded.as_ref());
+        write(path, &page(&Material { rows: &rows, profile, recorded }))
+    }
+}
+
 /// Makes a page of files.
 pub(crate) fn run(args: &ReportArgs) -> Outcome {
     let about = |path: &Path, text: String| Failure::usage(text).about(path.display().to_string());
@@ -70,17 +116,7 @@ pub(crate) fn run(args: &ReportArgs) -> Outcome {
         None => None,
     };
     let material = Material { rows: &rows, profile: profile.as_ref(), recorded: recorded.as_ref() };
-    write_page(&args.output, &material)
-}
-
-/// Writes a page.
-pub(crate) fn write_page(path: &Path, material: &Material<'_>) -> Outcome {
-    write(path, &page(material))
-}
-
-/// Writes a trace file.
-pub(crate) fn write_trace(path: &Path, recorded: &Recorded) -> Outcome {
-    write(path, &trace::to_json(recorded).to_string())
+    write(&args.output, &page(&material))
 }
 
 fn write(path: &Path, text: &str) -> Outcome {
@@ -91,7 +127,11 @@ fn write(path: &Path, text: &str) -> Outcome {
 fn read(path: &Path) -> Outcome<String> {
     let failed = |error| Failure::because(Exit::Usage, path.display().to_string(), &error);
     let mut text = String::new();
-    fs::File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    fs::File::open(path)
+        .map_err(failed)?
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(Failure::usage(format!("{}: longer than {FILE_BYTES_MAX} B", path.display())));
     }

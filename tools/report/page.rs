@@ -164,7 +164,8 @@ mod tests {
         recorded.tokens.iter_mut().for_each(|column| column.label = made_up::HOSTILE.to_owned());
         let page = page(&Material { rows: &rows, profile: Some(&profile), recorded: Some(&recorded) });
         let document = parse(&page);
-        let names = document.descendants().filter(roxmltree::Node::is_element).map(|node| node.tag_name().name());
+        let names =
+            document.descendants().filter(roxmltree::Node::is_element).map(|node| node.tag_name().name());
         for name in names {
             assert!(!["script", "img", "b", "iframe"].contains(&name), "{name} came in");
         }

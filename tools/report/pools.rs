@@ -40,14 +40,20 @@ fn curves(rows: &[Row]) -> Vec<Curve<'_>> {
         match curves.iter_mut().find(|curve| curve.name == name) {
             Some(curve) => curve.rows.push(row),
             None => {
-                curves.push(Curve { name, is_generation: row.n_gen > 0 && row.n_prompt == 0, rows: vec![row] });
+                curves.push(Curve {
+                    name,
+                    is_generation: row.n_gen > 0 && row.n_prompt == 0,
+                    rows: vec![row],
+                });
             }
         }
     }
     for curve in &mut curves {
         curve.rows.sort_by(|a, b| a.pool_share.total_cmp(&b.pool_share));
     }
-    curves.retain(|curve| curve.rows.first().map(|row| row.pool_slots) != curve.rows.last().map(|row| row.pool_slots));
+    curves.retain(|curve| {
+        curve.rows.first().map(|row| row.pool_slots) != curve.rows.last().map(|row| row.pool_slots)
+    });
     curves
 }
 
@@ -67,11 +73,8 @@ fn speed(curves: &[Curve<'_>], is_generation: bool) -> Option<Figure> {
         })
         .collect();
     let first = curves.first()?;
-    let bound: Vec<_> = first
-        .rows
-        .iter()
-        .filter_map(|row| Some((100.0 * row.pool_share, row.bound_ts()?, 0.0)))
-        .collect();
+    let bound: Vec<_> =
+        first.rows.iter().filter_map(|row| Some((100.0 * row.pool_share, row.bound_ts()?, 0.0))).collect();
     let has_bound = bound.len() > 1;
     if has_bound {
         series.push(Series::limit(&format!("bound of {}", first.name), bound));
@@ -150,7 +153,10 @@ mod tests {
         ];
         let figures = figures(&rows);
         let titles: Vec<_> = figures.iter().map(|figure| figure.title.as_str()).collect();
-        assert_eq!(titles, ["Generation over pool size", "Prompts over pool size", "Hit rate over pool size"]);
+        assert_eq!(
+            titles,
+            ["Generation over pool size", "Prompts over pool size", "Hit rate over pool size"]
+        );
         assert!(figures[0].note.contains("broken line") && !figures[1].note.contains("broken line"));
         assert_eq!(figures[0].keys.len(), 2, "the curve and its bound");
         assert_eq!(figures[0].wide.matches("<circle").count(), 2);

@@ -44,8 +44,18 @@ pub(crate) struct LayerColumn {
     pub(crate) layers: Vec<(u32, u64, u64)>,
 }
 
+/// Adds uses to sums, layer by layer.
+pub(crate) fn add_uses(sums: &mut Vec<(u32, u64, u64)>, uses: &[(u32, u64, u64)]) {
+    for &(layer, hits, misses) in uses {
+        match sums.iter_mut().find(|sum| sum.0 == layer) {
+            Some(sum) => *sum = (layer, sum.1 + hits, sum.2 + misses),
+            None => sums.push((layer, hits, misses)),
+        }
+    }
+}
+
 /// Counters less what they were before; a layer that was not there before counts whole.
-pub(crate) fn since(now: &[(u32, u64, u64)], before: &[(u32, u64, u64)]) -> Vec<(u32, u64, u64)> {
+pub(crate) fn uses_since(now: &[(u32, u64, u64)], before: &[(u32, u64, u64)]) -> Vec<(u32, u64, u64)> {
     let less = |&(layer, hits, misses): &(u32, u64, u64)| {
         let old = before.iter().find(|old| old.0 == layer).map_or((0, 0), |old| (old.1, old.2));
         (layer, hits.saturating_sub(old.0), misses.saturating_sub(old.1))
@@ -69,8 +79,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn uses_are_summed_by_layer() {
+        let mut sums = vec![(1, 2, 3)];
+        add_uses(&mut sums, &[(2, 1, 1), (1, 10, 20)]);
+        assert_eq!(sums, [(1, 12, 23), (2, 1, 1)]);
+    }
+
+    #[test]
     fn counters_are_told_apart_by_their_layer() {
         let now = [(1, 10, 4), (2, 7, 7), (3, 1, 0)];
-        assert_eq!(since(&now, &[(2, 5, 7), (1, 9, 1)]), [(1, 1, 3), (2, 2, 0), (3, 1, 0)]);
+        assert_eq!(uses_since(&now, &[(2, 5, 7), (1, 9, 1)]), [(1, 1, 3), (2, 2, 0), (3, 1, 0)]);
     }
 }

@@ -85,7 +85,9 @@ pub(crate) enum RowsError {
     #[error("not what bench -o json or -o jsonl prints: {0}")]
     Json(#[from] serde_json::Error),
     /// Another program's, or of another version.
-    #[error("row {number} has schema version {got}, this program reads {SCHEMA_VERSION}: measure again, or use the version that measured")]
+    #[error(
+        "row {number} has schema version {got}, this program reads {SCHEMA_VERSION}: measure again, or use the version that measured"
+    )]
     Schema { number: usize, got: String },
     /// Nothing in it.
     #[error("it holds no row")]

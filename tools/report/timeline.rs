@@ -44,7 +44,8 @@ fn within(recorded: &Recorded, lane: Lane, token: Span) -> Vec<Moment> {
         moment.end_ns = moment.end_ns.clamp(token.0, token.1);
         moment
     };
-    let touches = |moment: &&Moment| moment.lane == lane && moment.begin_ns < token.1 && moment.end_ns > token.0;
+    let touches =
+        |moment: &&Moment| moment.lane == lane && moment.begin_ns < token.1 && moment.end_ns > token.0;
     recorded.moments.iter().filter(touches).map(cut).collect()
 }
 
@@ -217,7 +218,8 @@ fn ticks(token: Span, max: usize) -> Vec<(u64, String)> {
     let long_ms = (token.1 - token.0) as f64 / 1e6;
     let rough = long_ms / max.max(1) as f64;
     let decade = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * decade).into_iter().find(|step| *step >= rough).unwrap_or(rough);
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|by| by * decade).into_iter().find(|step| *step >= rough).unwrap_or(rough);
     let count = (long_ms / step) as u32;
     (0..=count)
         .map(|i| f64::from(i) * step)

@@ -52,7 +52,8 @@ fn first_tid(lane_index: usize) -> u32 {
 
 /// The whole file.
 pub(crate) fn to_json(recorded: &Recorded) -> Value {
-    let mut head = vec![metadata("process_name", None, "name", format!("flint-rt: {}", recorded.title).into())];
+    let mut head =
+        vec![metadata("process_name", None, "name", format!("flint-rt: {}", recorded.title).into())];
     let mut spans: Vec<(u64, Value)> = Vec::new();
     for (lane_index, lane) in LANES.into_iter().enumerate() {
         let moments: Vec<&Moment> = recorded.moments.iter().filter(|moment| moment.lane == lane).collect();
@@ -61,8 +62,11 @@ pub(crate) fn to_json(recorded: &Recorded) -> Value {
         let count = tracks.iter().max().map_or(0, |track| track + 1);
         for track in 0..count {
             let tid = tid(first, track);
-            let name =
-                if count == 1 { lane_name(lane).to_owned() } else { format!("{} {}", lane_name(lane), track + 1) };
+            let name = if count == 1 {
+                lane_name(lane).to_owned()
+            } else {
+                format!("{} {}", lane_name(lane), track + 1)
+            };
             head.push(metadata("thread_name", Some(tid), "name", name.into()));
             head.push(metadata("thread_sort_index", Some(tid), "sort_index", tid.into()));
         }
@@ -132,7 +136,11 @@ fn microseconds(ns: u64) -> f64 {
     if nanoseconds(exact) < ns { exact.next_up() } else { exact }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "truncates and saturates on purpose")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "truncates and saturates on purpose"
+)]
 fn nanoseconds(microseconds: f64) -> u64 {
     (microseconds * 1e3) as u64
 }
@@ -164,7 +172,8 @@ pub(crate) fn from_json(file: &Value) -> Result<Recorded, NotATrace> {
         let layers = serde_json::from_value(column["layers"].clone());
         Ok(LayerColumn {
             label: column["label"].as_str().unwrap_or_default().to_owned(),
-            layers: layers.map_err(|_| NotATrace("layer_uses holds something else than [layer, hits, misses]"))?,
+            layers: layers
+                .map_err(|_| NotATrace("layer_uses holds something else than [layer, hits, misses]"))?,
         })
     });
     Ok(Recorded {
@@ -175,7 +184,8 @@ pub(crate) fn from_json(file: &Value) -> Result<Recorded, NotATrace> {
 }
 
 fn moment(event: &Value) -> Result<Moment, NotATrace> {
-    let lane = LANES.into_iter().find(|&lane| event["cat"] == category(lane)).ok_or(NotATrace("unknown cat"))?;
+    let lane =
+        LANES.into_iter().find(|&lane| event["cat"] == category(lane)).ok_or(NotATrace("unknown cat"))?;
     let what = event["name"].as_str().ok_or(NotATrace("an event has no name"))?;
     let time = |key: &str| event[key].as_f64().filter(|us| (0.0..=1e15).contains(us));
     let begin_ns = nanoseconds(time("ts").ok_or(NotATrace("an event has no ts"))?);
@@ -222,8 +232,12 @@ mod tests {
                     let ts = event["ts"].as_f64().expect("a time");
                     assert!(ts >= last_ts, "in order of beginnings");
                     last_ts = ts;
-                    let (begin, long) = (nanoseconds(ts), nanoseconds(event["dur"].as_f64().expect("a length")));
-                    assert!(named.contains_key(&event["tid"].as_u64()), "its track was named before: {event}");
+                    let (begin, long) =
+                        (nanoseconds(ts), nanoseconds(event["dur"].as_f64().expect("a length")));
+                    assert!(
+                        named.contains_key(&event["tid"].as_u64()),
+                        "its track was named before: {event}"
+                    );
                     let end = ends.entry(event["tid"].as_u64()).or_insert(0);
                     assert!(*end <= begin, "{event} begins before {end} of its track");
                     *end = begin + long;
@@ -250,11 +264,14 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_of_ours_is_refused() {
-        for other in [json!([]), json!({}), json!({ "traceEvents": [] }), json!({ "otherData": { "program": "x" } })] {
+        for other in
+            [json!([]), json!({}), json!({ "traceEvents": [] }), json!({ "otherData": { "program": "x" } })]
+        {
             assert!(from_json(&other).is_err(), "{other}");
         }
         let mut damaged = to_json(&made_up::recorded());
-        let last = damaged["traceEvents"].as_array_mut().and_then(|events| events.last_mut()).expect("events");
+        let last =
+            damaged["traceEvents"].as_array_mut().and_then(|events| events.last_mut()).expect("events");
         last["dur"] = json!(-1.0);
         assert_eq!(from_json(&damaged), Err(NotATrace("an event has no dur")));
     }

@@ -32,7 +32,17 @@ fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
 
 /// Names of the table's columns.
 pub(super) const COLUMNS: [&str; 12] = [
-    "test", "pool", "tokens/s", "hits", "read a token", "drive GB/s", "of its rate", "disk", "copy", "kernels", "host",
+    "test",
+    "pool",
+    "tokens/s",
+    "hits",
+    "read a token",
+    "drive GB/s",
+    "of its rate",
+    "disk",
+    "copy",
+    "kernels",
+    "host",
     "of the bound",
 ];
 
@@ -70,7 +80,10 @@ pub(super) fn highlights(rows: &[Row]) -> Vec<Fact> {
     let mut facts = Vec::new();
     let at_pool = |row: &Row| format!(", {} of the experts in the pool", percent(row.pool_share));
     if let Some(row) = best(&|row| row.n_gen > 0 && row.n_prompt == 0) {
-        facts.push(fact("generation", format!("{} tokens/s ({}{})", number(row.avg_ts), row.test, at_pool(row))));
+        facts.push(fact(
+            "generation",
+            format!("{} tokens/s ({}{})", number(row.avg_ts), row.test, at_pool(row)),
+        ));
         if let Some(hits) = row.hit_rate {
             facts.push(fact("hits in that test", percent(hits)));
         }
@@ -79,7 +92,8 @@ pub(super) fn highlights(rows: &[Row]) -> Vec<Fact> {
         }
     }
     if let Some(row) = best(&|row| row.n_prompt > 0 && row.n_gen == 0) {
-        facts.push(fact("prompts", format!("{} tokens/s ({}{})", number(row.avg_ts), row.test, at_pool(row))));
+        facts
+            .push(fact("prompts", format!("{} tokens/s ({}{})", number(row.avg_ts), row.test, at_pool(row))));
     }
     facts
 }
@@ -127,12 +141,17 @@ pub(super) fn settings(rows: &[Row], profile: Option<&DriveProfile>) -> Vec<Fact
         of("simulated drive", &|row| row.simulated_drive.clone().unwrap_or_default()),
         of("rate of the drive from", &|row| row.drive_profile.clone()),
         of("rate of the memory from", &|row| row.memory_rate_source.clone()),
-        of("program", &|row| format!("{} {} {}", row.program, row.build_version, row.build_commit).trim().to_owned()),
+        of("program", &|row| {
+            format!("{} {} {}", row.program, row.build_version, row.build_commit).trim().to_owned()
+        }),
         of("measured", &|row| row.test_time.clone()),
     ];
     if let Some(profile) = profile {
         facts.push(fact("drive", drive(profile)));
-        facts.push(fact("drive measured by", format!("flint-rt {}: {}", profile.program_version, profile.read_path)));
+        facts.push(fact(
+            "drive measured by",
+            format!("flint-rt {}: {}", profile.program_version, profile.read_path),
+        ));
     }
     facts.retain(|fact| !fact.value.is_empty());
     facts
@@ -168,7 +187,9 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
         gaps.push("Tests marked as interrupted have fewer repetitions than were asked for.".to_owned());
     }
     if rows.iter().any(|row| row.samples_ts.len() == 1) {
-        gaps.push("A test that ran once has no spread: differences between such tests mean little.".to_owned());
+        gaps.push(
+            "A test that ran once has no spread: differences between such tests mean little.".to_owned(),
+        );
     }
     if rows.iter().all(|row| row.pool_slots == rows[0].pool_slots) {
         gaps.push(
@@ -234,7 +255,8 @@ mod tests {
 
     #[test]
     fn settings_that_differ_are_listed() {
-        let row = |slots: u32, gpu: &str| Row { pool_slots: slots, gpu_info: gpu.to_owned(), ..Row::default() };
+        let row =
+            |slots: u32, gpu: &str| Row { pool_slots: slots, gpu_info: gpu.to_owned(), ..Row::default() };
         let of = |facts: &[Fact], name: &str| {
             facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone())
         };

@@ -19,6 +19,8 @@ pub struct Mount {
     pub source: String,
     /// Where it is mounted.
     pub point: PathBuf,
+    /// The file system's own options, with commas: `rw,compress=zstd:3`.
+    pub options: String,
 }
 
 impl Mount {
@@ -49,6 +51,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
         kind: text(behind.next()?),
         source: text(behind.next()?),
         point: PathBuf::from(OsString::from_vec(unescape(point))),
+        options: behind.next().map(text).unwrap_or_default(),
     })
 }
 
@@ -92,6 +95,7 @@ broken line
         let odd = of("/var/a b/model");
         assert_eq!((odd.kind.as_str(), odd.source.as_str()), ("fuse.sshfs", "host:/x\\y"));
         assert_eq!(odd.point, Path::new("/var/a b"));
+        assert_eq!(of("/var/u").options, "rw,subvol=/var");
     }
 
     #[test]

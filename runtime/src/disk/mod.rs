@@ -19,7 +19,12 @@
 mod direct;
 mod drive_identity;
 mod error;
+
+#[allow(unsafe_code, reason = "island: maps files, and asks the kernel about them")]
+mod file_probe;
+
 mod in_flight;
+mod modelled;
 mod open;
 mod pool;
 pub mod profile;
@@ -43,6 +48,8 @@ mod sys;
 pub use direct::{AlignFoundBy, DirectReport};
 pub use drive_identity::DriveIdentity;
 pub use error::DiskError;
+pub use file_probe::{FileAttributes, MappedFile, process_cpu};
+pub use modelled::{DriveModel, ModelledQueue};
 pub use open::{ReadPath, ReadPathReport, open_queue};
 pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 #[cfg(feature = "simulation")]

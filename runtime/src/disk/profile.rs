@@ -98,9 +98,9 @@ pub struct ProfileRow {
     pub block_bytes: u64,
     /// Blocks under way.
     pub depth: u32,
-    /// Which of [`DriveProfile::paths`] was read; all together when absent.
+    /// The one drive or path that was read of several; all together when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_index: Option<usize>,
+    pub part: Option<String>,
     /// Whether a device was copying from host memory at the same time.
     pub with_uploads: bool,
     /// How long it was measured, in seconds.
@@ -230,12 +230,12 @@ pub struct DriveProfile {
 }
 
 impl DriveProfile {
-    /// The rows of records in random order by the product's own path, all paths together, device at rest; by depth.
+    /// The rows of records in random order by the product's own path, all drives together, device at rest; by depth.
     pub fn record_rows(&self) -> impl Iterator<Item = &ProfileRow> {
         self.rows.iter().filter(|row| {
             row.is_record
                 && row.pattern == Pattern::Random
-                && row.path_index.is_none()
+                && row.part.is_none()
                 && !row.with_uploads
                 && row.engine == self.engine()
         })
@@ -373,7 +373,7 @@ mod tests {
             is_record: true,
             block_bytes: 4096,
             depth,
-            path_index: None,
+            part: None,
             with_uploads: false,
             seconds: 1.0,
             reads: 10,

@@ -72,6 +72,8 @@ pub struct ReadCounters {
     pub buffered_fallbacks: u64,
     /// Reads that went to pread threads because the kernel refused the ring after it was opened.
     pub moved_to_pool: u64,
+    /// Reads that came later than the drive of a [`super::ModelledQueue`] would have given them.
+    pub late_reads: u64,
 }
 
 impl ReadCounters {
@@ -86,6 +88,7 @@ impl ReadCounters {
         self.retries += other.retries;
         self.buffered_fallbacks += other.buffered_fallbacks;
         self.moved_to_pool += other.moved_to_pool;
+        self.late_reads += other.late_reads;
     }
 }
 

@@ -8,13 +8,14 @@
 
 use std::borrow::Borrow;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::DiskError;
 use super::direct::{DirectReport, decide};
+use super::file_probe::{self, FileAttributes, MappedFile};
 use super::in_flight::{FileFacts, ReadFacts};
 use super::progress::{Attempt, Outcome, Progress};
 use super::queue::ReadCounters;
@@ -52,18 +53,34 @@ impl SourceFile {
     /// # Errors
     /// [`DiskError::Open`], [`DiskError::NotAFile`].
     pub fn open_buffered(path: &Path) -> Result<Self, DiskError> {
+        Self::open_kind(path, fs::FileType::is_file)
+    }
+
+    /// Opens a whole block device, for reading only; with `direct` past the page cache where that works.
+    ///
+    /// # Errors
+    /// [`DiskError::Open`], [`DiskError::NotAFile`] where it is something else, [`DiskError::Memory`].
+    pub fn open_block_device(path: &Path, direct: bool) -> Result<Self, DiskError> {
+        let mut file = Self::open_kind(path, FileTypeExt::is_block_device)?;
+        if direct {
+            (file.direct, file.report) = file.try_direct()?;
+        }
+        Ok(file)
+    }
+
+    fn open_kind(path: &Path, is_wanted: impl Fn(&fs::FileType) -> bool) -> Result<Self, DiskError> {
         let open_error = |source| DiskError::Open { path: path.to_owned(), source };
         // Asked before opening: to open a named pipe would wait for its writer.
-        if !fs::metadata(path).map_err(open_error)?.is_file() {
+        if !is_wanted(&fs::metadata(path).map_err(open_error)?.file_type()) {
             return Err(DiskError::NotAFile { path: path.to_owned() });
         }
         let buffered = File::open(path).map_err(open_error)?;
-        let metadata = buffered.metadata().map_err(open_error)?;
-        if !metadata.is_file() {
+        if !is_wanted(&buffered.metadata().map_err(open_error)?.file_type()) {
             return Err(DiskError::NotAFile { path: path.to_owned() });
         }
+        let len_bytes = length(&buffered).map_err(open_error)?;
         let report = DirectReport::buffered("direct I/O is switched off");
-        Ok(Self { path: path.to_owned(), len_bytes: metadata.len(), buffered, direct: None, report })
+        Ok(Self { path: path.to_owned(), len_bytes, buffered, direct: None, report })
     }
 
     fn try_direct(&self) -> Result<(Option<File>, DirectReport), DiskError> {
@@ -197,6 +214,25 @@ impl SourceFile {
         sys::drop_cached(&self.buffered, offset_bytes, len_bytes);
     }
 
+    /// Maps the file as it was at open, for reading.
+    ///
+    /// # Errors
+    /// [`DiskError::Open`] where the kernel or the file system refuses.
+    pub fn map(&self) -> Result<MappedFile, DiskError> {
+        let failed = |source| DiskError::Open { path: self.path.clone(), source };
+        MappedFile::new(&self.buffered, self.len_bytes).map_err(failed)
+    }
+
+    /// Where its first hole begins, its length where it has none; `None` where the file system does not say.
+    pub fn first_hole(&self) -> Option<u64> {
+        file_probe::first_hole(&self.buffered)
+    }
+
+    /// What the file system says of it.
+    pub fn attributes(&self) -> FileAttributes {
+        file_probe::attributes(&self.buffered)
+    }
+
     /// Makes one attempt of a read into the memory of its buffer.
     pub(super) fn read(&self, attempt: Attempt, memory: &mut [u8]) -> Result<usize, i32> {
         let target = &mut memory[attempt.buffer_offset_bytes..][..attempt.len_bytes as usize];
@@ -225,7 +261,7 @@ impl FileFacts for SourceFile {
     }
 
     fn now_len_bytes(&self) -> u64 {
-        self.buffered.metadata().map_or(0, |metadata| metadata.len())
+        length(&self.buffered).unwrap_or(0)
     }
 
     fn align_bytes(&self) -> u32 {
@@ -245,6 +281,14 @@ pub fn buffer_bytes_for<F: Borrow<SourceFile>>(files: &[F], len_bytes: u32) -> u
 pub fn buffer_bytes_for_span(file: &SourceFile, offset_bytes: u64, len_bytes: u32) -> usize {
     let align = u64::from(file.report.align_bytes());
     to_pages(align_up(offset_bytes + u64::from(len_bytes), align) - align_down(offset_bytes, align))
+}
+
+/// Bytes of an open file or block device, of which the metadata says 0.
+fn length(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    let mut file = file;
+    // Every read names its offset, so that the position does not matter.
+    if metadata.file_type().is_block_device() { file.seek(SeekFrom::End(0)) } else { Ok(metadata.len()) }
 }
 
 fn to_pages(bytes: u64) -> usize {

@@ -58,6 +58,17 @@ pub enum EngineError {
     /// The memory asked for cannot hold the model.
     #[error("{0}")]
     MemoryTooSmall(Box<MemoryBill>),
+    /// Routes of another model.
+    #[error(
+        "the routes have {} layers of {} experts, {} a token, the model {} of {}, {}: expand them to the model's shape",
+        got[0], got[1], got[2], wanted[0], wanted[1], wanted[2]
+    )]
+    RoutesOther {
+        /// Layers, experts and picks of the routes.
+        got: [u32; 3],
+        /// Those of the model.
+        wanted: [u32; 3],
+    },
     /// A prompt without a token.
     #[error("the prompt has no token")]
     EmptyPrompt,

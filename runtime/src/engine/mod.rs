@@ -16,6 +16,8 @@ pub mod survey;
 
 pub mod expectation;
 
+pub mod simulate;
+
 pub mod session;
 
 pub mod generate;

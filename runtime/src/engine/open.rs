@@ -9,13 +9,15 @@ use crate::disk::SourceFile;
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, StreamStats, Streamer, Transport, TransportOptions, TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, StreamStats, Streamer, Transport, TransportOptions,
+    TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
+use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
@@ -73,6 +75,8 @@ pub struct Engine {
     stops: StopTokens,
     plan: MemoryPlan,
     paths: PathsChosen,
+    files: Vec<Arc<SourceFile>>,
+    is_drive_modelled: bool,
     chat_template: Option<String>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
@@ -115,6 +119,12 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let source = Arc::new(Source::open(&options.model)?);
         let config = FlintConfig::from_gguf(source.gguf())?;
+        if let Some(routes) = &options.routes {
+            let wanted = [config.moe_layer_count(), config.expert_count, config.experts_used];
+            if routes.shape() != wanted {
+                return Err(EngineError::RoutesOther { got: routes.shape(), wanted });
+            }
+        }
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
@@ -141,7 +151,7 @@ impl Engine {
         };
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
-        let files = open_files(&source)?;
+        let files = open_files(options, &source)?;
         let mut transport = open_transport(options, &config, &gpu, &files)?;
         if is_checked {
             transport.check_against(source.clone());
@@ -164,17 +174,34 @@ impl Engine {
             source.clone(),
             transport,
             plan.pool_slots,
-            config.lead_layer_count,
-            config.layer_count - config.lead_layer_count,
-            config.expert_count,
+            options.cache_policy.unwrap_or_default(),
+            ExpertSpace {
+                layer_first: config.lead_layer_count,
+                layer_count: config.layer_count - config.lead_layer_count,
+                expert_count: config.expert_count,
+            },
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
+        let forced = match &options.routes {
+            Some(picks) => Some(Forced::new(&gpu, picks.clone(), plan.prefill_chunk)?),
+            None => None,
+        };
         let chat_template = source.gguf().metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned);
         let log = if options.timeline { EventLog::on() } else { EventLog::off() };
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch };
-        Ok(Self { model, tokenizer, stops, plan, paths, chat_template, step_ns: 0 })
+        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        Ok(Self {
+            model,
+            tokenizer,
+            stops,
+            plan,
+            paths,
+            files,
+            chat_template,
+            step_ns: 0,
+            is_drive_modelled: options.drive_model.is_some(),
+        })
     }
 
     /// An empty conversation.
@@ -242,6 +269,31 @@ impl Engine {
         self.model.streamer.transport().check_stats()
     }
 
+    /// Empties what lies above the drive: every expert slot, and as far as the kernel follows advice the cached pages of the
+    /// model's files. Gives the number of files whose experts are read through the page cache, and so may still lie there.
+    /// Under a modelled drive the pages stay and there are no such files: its bytes are to come from there.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear_tiers(&mut self) -> Result<usize, EngineError> {
+        self.model.streamer.clear(&self.model.gpu)?;
+        if self.is_drive_modelled {
+            return Ok(0);
+        }
+        for file in &self.files {
+            file.drop_cached(0, file.len_bytes());
+        }
+        Ok(self.files.iter().filter(|file| !file.direct().is_direct()).count())
+    }
+
+    /// Lets position 0 of every session have the picks of token `first` of the routes that the engine was opened with;
+    /// nothing happens where it was opened with none.
+    pub fn start_routes_at(&mut self, first: u64) {
+        if let Some(forced) = &mut self.model.forced {
+            forced.start_at(first);
+        }
+    }
+
     /// Copies the logits of the last step that wanted them.
     pub fn read_logits(&self, logits: &mut Vec<f32>) {
         self.model.read_logits(logits);
@@ -277,8 +329,13 @@ fn token_table(source: &Source) -> Span {
 }
 
 /// The files of a source, each with what was found out about it.
-pub(super) fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, EngineError> {
-    source.files().iter().map(|path| Ok(Arc::new(SourceFile::open(path)?))).collect()
+/// Those under a modelled drive go through the page cache, from where its bytes are to come.
+pub(super) fn open_files(
+    options: &EngineOptions,
+    source: &Source,
+) -> Result<Vec<Arc<SourceFile>>, EngineError> {
+    let open = if options.drive_model.is_some() { SourceFile::open_buffered } else { SourceFile::open };
+    source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
@@ -298,6 +355,9 @@ pub(super) fn open_transport(
     #[cfg(feature = "simulation")]
     if let Some((seed, faults)) = &options.simulation {
         return Ok(Transport::open_simulated(gpu, files, &transport_options, *seed, faults)?);
+    }
+    if let Some(model) = options.drive_model {
+        return Ok(Transport::open_modelled(gpu, files, &transport_options, model)?);
     }
     Ok(Transport::open(gpu, files, &transport_options)?)
 }

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::disk::ReadPath;
-use crate::expert::HostPath;
+use crate::disk::{DriveModel, ReadPath};
+use crate::expert::{HostPath, Policy};
+use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,8 @@ pub struct EngineOptions {
     pub context_len: Option<u32>,
     /// Expert slots; the default is what device memory allows.
     pub pool_slots: Option<u32>,
+    /// Who leaves when a slot is needed; the default is what the simulator found best.
+    pub cache_policy: Option<Policy>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
@@ -29,6 +32,10 @@ pub struct EngineOptions {
     /// A disk simulated over the model's files: a seed, and the faults that it decides.
     #[cfg(feature = "simulation")]
     pub simulation: Option<(u64, crate::disk::Faults)>,
+    /// Picks that take the place of the router's, to measure with: what the model then says means nothing.
+    pub routes: Option<ForcedPicks>,
+    /// Times of a drive that is not at hand, over bytes that come from the page cache: to measure with.
+    pub drive_model: Option<DriveModel>,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.

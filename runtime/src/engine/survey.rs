@@ -95,7 +95,7 @@ fn probe_paths(
     config: &FlintConfig,
     gpu: &Gpu,
 ) -> Result<PathsChosen, EngineError> {
-    let files: Vec<Arc<SourceFile>> = open_files(source)?;
+    let files: Vec<Arc<SourceFile>> = open_files(options, source)?;
     let transport = open_transport(options, config, gpu, &files)?;
     Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }

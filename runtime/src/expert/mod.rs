@@ -13,6 +13,10 @@ pub mod slot;
 
 pub mod policy;
 
+mod recency;
+
+mod ranking;
+
 pub mod pool;
 
 pub mod plan;
@@ -27,10 +31,17 @@ pub mod transport;
 
 pub mod streamer;
 
+pub mod routes;
+
+pub mod expand;
+
 mod error;
 
 pub use check::{Check, CheckStats};
 pub use error::ExpertError;
+pub use policy::Policy;
+pub use pool::ExpertSpace;
+pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
 pub use streamer::{LayerUses, SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};

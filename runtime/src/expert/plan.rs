@@ -82,7 +82,7 @@ impl Pool {
         experts.retain(|&expert| {
             let key = ExpertKey { layer, expert };
             let Some(slot) = self.lookup(key) else { return true };
-            assert!(self.join_wave(slot), "{key} was named twice");
+            assert!(self.join_wave(slot, key), "{key} was named twice");
             wave.experts.push((expert, slot));
             false
         });

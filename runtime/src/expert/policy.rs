@@ -1,70 +1,110 @@
-//! Who leaves when a slot is needed.
+//! How the victim is chosen: a name and a number, to be compared by the simulator and chosen by the engine.
 //!
-//! - Owns: the order of use of the occupied slots.
-//! - In: uses, in the order in which they happen.
-//! - Out: the victim among those that may leave.
-//! - Invariants: pure; a touch and a removal take constant time and no memory.
+//! - Owns: nothing. In: words such as `half-life:64`. Out: a [`Policy`].
+//! - Invariants: a policy is plain data; what it has to remember lies in the pool (`recency.rs`, `ranking.rs`).
 
-use crate::base::ids::SlotIndex;
+use std::fmt;
+use std::str::FromStr;
 
-/// How the victim is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Longest half-life, tokens: it costs a table of as many numbers, and beyond it nothing changes within a conversation.
+pub const HALF_LIFE_MAX: u32 = 65_536;
+
+/// Who leaves when a slot is needed. Ties go to the one unused for longest.
+///
+/// All but the first remember an expert's uses while it is in no slot, too, and count time in steps ([`begin_step`]).
+///
+/// [`begin_step`]: crate::expert::pool::Pool::begin_step
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Policy {
     /// The one whose last use lies furthest back.
-    #[default]
     Lru,
+    /// The one with the fewest uses since the pool was made.
+    Lfu,
+    /// The one with the fewest uses, all of which are halved at once every so many steps (LFU with ageing).
+    Ageing {
+        /// Steps between two halvings.
+        steps: u32,
+    },
+    /// The one with the smallest sum of uses, each halved every so many steps since it happened.
+    HalfLife {
+        /// Steps in which a use loses half its weight.
+        steps: u32,
+    },
+    /// The one with the smallest product of its uses and a recency that is halved every so many steps since the last one.
+    FrequencyRecency {
+        /// Steps in which the recency loses half.
+        steps: u32,
+    },
 }
 
-/// Slots by last use: a ring of links through two arrays, with a sentinel behind the last slot's number.
-///
-/// From the sentinel, `next` leads from the oldest use to the newest. A slot that links to itself is not in the ring.
-#[derive(Debug, Clone)]
-pub(super) struct Recency {
-    previous: Vec<u32>,
-    next: Vec<u32>,
+/// What the simulator found best on the recorded routes, see `runtime/CACHE.md`.
+impl Default for Policy {
+    fn default() -> Self {
+        Self::HalfLife { steps: 64 }
+    }
 }
 
-impl Recency {
-    /// A ring over `slot_count` slots with none of them in it.
-    pub(super) fn new(slot_count: u32) -> Self {
-        let links: Vec<u32> = (0..=slot_count).collect();
-        Self { previous: links.clone(), next: links }
+impl Policy {
+    /// Every policy, those with a number with `steps`.
+    pub fn all(steps: u32) -> [Self; 5] {
+        [
+            Self::Lru,
+            Self::Lfu,
+            Self::Ageing { steps },
+            Self::HalfLife { steps },
+            Self::FrequencyRecency { steps },
+        ]
     }
 
-    fn sentinel(&self) -> usize {
-        self.next.len() - 1
+    /// Its number of steps, if it has one.
+    pub fn steps(self) -> Option<u32> {
+        match self {
+            Self::Lru | Self::Lfu => None,
+            Self::Ageing { steps } | Self::HalfLife { steps } | Self::FrequencyRecency { steps } => {
+                Some(steps)
+            }
+        }
     }
+}
 
-    /// Makes `slot` the newest, whether it was in the ring or not.
-    pub(super) fn touch(&mut self, slot: SlotIndex) {
-        self.remove(slot);
-        let end = self.sentinel();
-        let newest = self.previous[end];
-        self.previous[slot.0 as usize] = newest;
-        self.next[slot.0 as usize] = self.next[newest as usize];
-        self.next[newest as usize] = slot.0;
-        self.previous[end] = slot.0;
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lru => f.write_str("lru"),
+            Self::Lfu => f.write_str("lfu"),
+            Self::Ageing { steps } => write!(f, "lfu-ageing:{steps}"),
+            Self::HalfLife { steps } => write!(f, "half-life:{steps}"),
+            Self::FrequencyRecency { steps } => write!(f, "frequency-recency:{steps}"),
+        }
     }
+}
 
-    /// Takes `slot` out of the ring; nothing happens when it is not in it.
-    pub(super) fn remove(&mut self, slot: SlotIndex) {
-        let slot = slot.0 as usize;
-        let (previous, next) = (self.previous[slot], self.next[slot]);
-        self.next[previous as usize] = next;
-        self.previous[next as usize] = previous;
-        self.previous[slot] = u32::try_from(slot).expect("invariant: slots are counted in u32");
-        self.next[slot] = self.previous[slot];
-    }
+/// A word that names no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{word}` is no cache policy; wanted lru, lfu, lfu-ageing:N, half-life:N or frequency-recency:N with N from 1 to \
+     {HALF_LIFE_MAX} steps"
+)]
+pub struct UnknownPolicy {
+    /// The word.
+    pub word: String,
+}
 
-    /// The slots of the ring, oldest use first.
-    pub(super) fn oldest_first(&self) -> impl Iterator<Item = SlotIndex> + '_ {
-        let end = self.sentinel();
-        let mut at = end;
-        std::iter::from_fn(move || {
-            at = self.next[at] as usize;
-            (at != end).then(|| SlotIndex(self.next[self.previous[at] as usize]))
-        })
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(word: &str) -> Result<Self, UnknownPolicy> {
+        let (name, number) = word.split_once(':').unwrap_or((word, ""));
+        let steps = number.parse().ok().filter(|steps| (1..=HALF_LIFE_MAX).contains(steps));
+        match (name, steps) {
+            ("lru", None) if word == name => Ok(Self::Lru),
+            ("lfu", None) if word == name => Ok(Self::Lfu),
+            ("lfu-ageing", Some(steps)) => Ok(Self::Ageing { steps }),
+            ("half-life", Some(steps)) => Ok(Self::HalfLife { steps }),
+            ("frequency-recency", Some(steps)) => Ok(Self::FrequencyRecency { steps }),
+            _ => Err(UnknownPolicy { word: word.to_owned() }),
+        }
     }
 }
 
@@ -72,30 +112,16 @@ impl Recency {
 mod tests {
     use super::*;
 
-    fn order(recency: &Recency) -> Vec<u32> {
-        recency.oldest_first().map(|slot| slot.0).collect()
-    }
-
     #[test]
-    fn uses_order_the_slots() {
-        let mut recency = Recency::new(4);
-        assert_eq!(order(&recency), [] as [u32; 0]);
-        for slot in [2, 0, 3, 2, 2, 0] {
-            recency.touch(SlotIndex(slot));
+    fn words_and_policies_are_the_same() {
+        for policy in Policy::all(48) {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
         }
-        assert_eq!(order(&recency), [3, 2, 0]);
-        recency.remove(SlotIndex(2));
-        recency.remove(SlotIndex(1));
-        assert_eq!(order(&recency), [3, 0]);
-    }
-
-    #[test]
-    fn one_slot_is_enough() {
-        let mut recency = Recency::new(1);
-        recency.touch(SlotIndex(0));
-        recency.touch(SlotIndex(0));
-        assert_eq!(order(&recency), [0]);
-        recency.remove(SlotIndex(0));
-        assert_eq!(order(&recency), [] as [u32; 0]);
+        for word in
+            ["", "mru", "lru:3", "lfu:", "half-life", "half-life:0", "half-life:65537", "half-life:-1"]
+        {
+            let error = word.parse::<Policy>().expect_err("no policy");
+            assert!(error.to_string().starts_with(&format!("`{word}` is no cache policy")), "{error}");
+        }
     }
 }

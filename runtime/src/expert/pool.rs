@@ -1,6 +1,6 @@
 //! The slot table: which expert is in which slot.
 //!
-//! - Owns: one [`SlotState`] a slot, the way back from expert to slot, the order of use, the pins.
+//! - Owns: one [`SlotState`] a slot, the way back from expert to slot, the order in which they leave, the pins.
 //! - In: plans (`plan.rs`), and what became of their loads.
 //! - Out: lookups.
 //! - Invariants: pure. An expert is in at most one slot; table and slots agree; what loads or is pinned stays. After
@@ -9,8 +9,45 @@
 use std::collections::HashMap;
 
 use crate::base::ids::{ExpertKey, SlotIndex};
-use crate::expert::policy::{Policy, Recency};
+use crate::expert::policy::Policy;
+use crate::expert::ranking::Ranking;
+use crate::expert::recency::Recency;
 use crate::expert::slot::{Slot, SlotState};
+
+/// The experts of a model: what a policy may have to remember something of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertSpace {
+    /// The first layer with experts.
+    pub layer_first: u32,
+    /// Layers with experts.
+    pub layer_count: u32,
+    /// Experts of a layer.
+    pub expert_count: u32,
+}
+
+impl ExpertSpace {
+    /// How many there are.
+    pub fn total(&self) -> u32 {
+        self.layer_count * self.expert_count
+    }
+
+    /// The expert's number among all.
+    ///
+    /// # Panics
+    /// When the model has no such expert.
+    pub fn index(&self, key: ExpertKey) -> u32 {
+        let layer = key.layer.0.wrapping_sub(self.layer_first);
+        assert!(layer < self.layer_count && key.expert.0 < self.expert_count, "{key} is none of {self:?}");
+        layer * self.expert_count + key.expert.0
+    }
+}
+
+/// Who leaves first.
+#[derive(Debug, Clone)]
+enum Order {
+    Recency(Recency),
+    Ranking(Box<Ranking>),
+}
 
 /// The slots of device memory and the experts in them.
 ///
@@ -18,9 +55,10 @@ use crate::expert::slot::{Slot, SlotState};
 #[derive(Debug, Clone)]
 pub struct Pool {
     policy: Policy,
+    space: ExpertSpace,
     slots: Vec<Slot>,
     slot_of: HashMap<ExpertKey, SlotIndex>,
-    recency: Recency,
+    order: Order,
     /// Never-used or failed slots; the last one is taken first.
     empty: Vec<SlotIndex>,
     /// The number of the wave being planned, and for each slot that of the last wave which took it.
@@ -29,19 +67,23 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `slot_count` empty slots.
+    /// A pool of `slot_count` empty slots for the experts of `space`.
     ///
     /// # Panics
-    /// When `slot_count` is 0.
-    pub fn new(slot_count: u32, policy: Policy) -> Self {
+    /// When `slot_count` is 0, or the policy's number is.
+    pub fn new(slot_count: u32, policy: Policy, space: ExpertSpace) -> Self {
         assert!(slot_count > 0, "a pool without slots can hold no expert");
         let len = slot_count as usize;
         Self {
             policy,
+            space,
             slots: vec![Slot::new(); len],
             // Twice what it holds: the table then cleans up after removals in place and never grows.
             slot_of: HashMap::with_capacity(2 * len),
-            recency: Recency::new(slot_count),
+            order: match policy {
+                Policy::Lru => Order::Recency(Recency::new(slot_count)),
+                _ => Order::Ranking(Box::new(Ranking::new(policy, slot_count, space.total()))),
+            },
             empty: (0..slot_count).rev().map(SlotIndex).collect(),
             wave: 0,
             wave_of: vec![0; len],
@@ -51,6 +93,18 @@ impl Pool {
     /// How many slots there are.
     pub fn slot_count(&self) -> u32 {
         u32::try_from(self.slots.len()).expect("invariant: made from a u32")
+    }
+
+    /// Who leaves when a slot is needed.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// A step begins, one pass through all layers: the time of policies that forget.
+    pub fn begin_step(&mut self) {
+        if let Order::Ranking(ranking) = &mut self.order {
+            ranking.begin_step();
+        }
     }
 
     /// How many experts are in slots or on their way into one.
@@ -74,7 +128,14 @@ impl Pool {
     /// Notes a use of `key`; nothing happens when it is in no slot.
     pub fn touch(&mut self, key: ExpertKey) {
         if let Some(slot) = self.lookup(key) {
-            self.recency.touch(slot);
+            self.note_use(slot, key);
+        }
+    }
+
+    fn note_use(&mut self, slot: SlotIndex, key: ExpertKey) {
+        match &mut self.order {
+            Order::Recency(recency) => recency.touch(slot),
+            Order::Ranking(ranking) => ranking.note_use(slot, self.space.index(key)),
         }
     }
 
@@ -127,33 +188,45 @@ impl Pool {
         let key = self.slots[slot.0 as usize].load_failed();
         let was = self.slot_of.remove(&key);
         assert_eq!(was, Some(slot), "table and slot disagree about {key}");
-        self.recency.remove(slot);
+        match &mut self.order {
+            Order::Recency(recency) => recency.remove(slot),
+            Order::Ranking(ranking) => ranking.remove(slot),
+        }
         self.empty.push(slot);
+    }
+
+    /// Empties every slot and forgets every use.
+    ///
+    /// # Panics
+    /// When a slot is pinned or loading: somebody waits for it.
+    pub fn clear(&mut self) {
+        let is_awaited = |slot: &Slot| slot.pins() > 0 || matches!(slot.state(), SlotState::Loading(_));
+        assert!(!self.slots.iter().any(is_awaited), "a pool is cleared while it is used");
+        *self = Self::new(self.slot_count(), self.policy, self.space);
     }
 
     /// From here on, [`Pool::join_wave`] and [`Pool::claim`] keep slots for a new wave.
     pub(super) fn begin_wave(&mut self) {
         self.wave += 1;
+        if let Order::Ranking(ranking) = &mut self.order {
+            ranking.begin_wave();
+        }
     }
 
-    /// Notes a use of `slot` by the wave, which keeps it from being claimed; false when the wave has it already.
-    pub(super) fn join_wave(&mut self, slot: SlotIndex) -> bool {
+    /// Notes that the wave uses `key`, which is in `slot`, and keeps it from being claimed; false when the wave has it
+    /// already.
+    pub(super) fn join_wave(&mut self, slot: SlotIndex, key: ExpertKey) -> bool {
         let wave_of = &mut self.wave_of[slot.0 as usize];
         let is_new = *wave_of != self.wave;
         *wave_of = self.wave;
-        self.recency.touch(slot);
+        self.note_use(slot, key);
         is_new
     }
 
     /// Takes a slot for `key`, which is in none: an empty one, else the policy's victim among the ready and unpinned
     /// slots outside the wave. Gives the slot and who had to leave, or nothing when no slot can be had.
     pub(super) fn claim(&mut self, key: ExpertKey) -> Option<(SlotIndex, Option<ExpertKey>)> {
-        let slot = self.empty.pop().or_else(|| match self.policy {
-            Policy::Lru => self.recency.oldest_first().find(|slot| {
-                let index = slot.0 as usize;
-                self.slots[index].is_evictable() && self.wave_of[index] != self.wave
-            }),
-        })?;
+        let slot = self.empty.pop().or_else(|| self.take_victim())?;
         let victim = self.slots[slot.0 as usize].claim(key);
         if let Some(victim) = victim {
             let was = self.slot_of.remove(&victim);
@@ -161,8 +234,20 @@ impl Pool {
         }
         let other = self.slot_of.insert(key, slot);
         assert_eq!(other, None, "{key} was given a second slot");
-        assert!(self.join_wave(slot), "{key} was given a slot that the wave has already");
+        assert!(self.join_wave(slot, key), "{key} was given a slot that the wave has already");
         Some((slot, victim))
+    }
+
+    fn take_victim(&mut self) -> Option<SlotIndex> {
+        let (slots, wave_of, wave) = (&self.slots, &self.wave_of, self.wave);
+        let may_leave = |slot: SlotIndex| {
+            let index = slot.0 as usize;
+            slots[index].is_evictable() && wave_of[index] != wave
+        };
+        match &mut self.order {
+            Order::Recency(recency) => recency.oldest_first().find(|&slot| may_leave(slot)),
+            Order::Ranking(ranking) => ranking.take_victim(may_leave),
+        }
     }
 
     /// Asserts that table, slots, order of use and the list of empty slots agree. Takes time in proportion to the
@@ -184,7 +269,14 @@ impl Pool {
             }
         }
         assert_eq!(occupied, self.slot_of.len(), "the table names experts that are in no slot");
-        assert_eq!(occupied, self.recency.oldest_first().count(), "the order of use misses a slot");
+        let ordered = match &self.order {
+            Order::Recency(recency) => recency.oldest_first().count(),
+            Order::Ranking(ranking) => {
+                ranking.assert_consistent();
+                ranking.len()
+            }
+        };
+        assert_eq!(occupied, ordered, "the order of use misses a slot");
         assert_eq!(occupied + self.empty.len(), self.slots.len(), "a slot is listed as empty twice");
     }
 }

@@ -16,7 +16,7 @@ use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
-use crate::expert::pool::Pool;
+use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::{Check, ExpertError, Move, Transport};
 use crate::gpu::{Buffer, Gpu, Placement, Ticket};
 use crate::store::Source;
@@ -112,8 +112,7 @@ pub struct Streamer {
     pool: Pool,
     memory: SlotMemory,
     table: Buffer,
-    lead_layer_count: u32,
-    expert_count: u32,
+    space: ExpertSpace,
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
@@ -125,7 +124,7 @@ pub struct Streamer {
 }
 
 impl Streamer {
-    /// A pool of `slots` empty slots for the experts of `source`, whose first expert layer is `lead_layer_count`.
+    /// A pool of `slots` empty slots for the experts of `source`, which are those of `space`.
     ///
     /// # Errors
     /// When the device has too little memory, or kernels could not bind it.
@@ -134,13 +133,12 @@ impl Streamer {
         source: Arc<Source>,
         transport: Transport,
         slots: u32,
-        lead_layer_count: u32,
-        moe_layer_count: u32,
-        expert_count: u32,
+        policy: Policy,
+        space: ExpertSpace,
     ) -> Result<Self, ExpertError> {
         let record_bytes = source.record().record_bytes();
         let memory = SlotMemory::new(gpu, slots, record_bytes)?;
-        let entries = u64::from(moe_layer_count) * u64::from(expert_count);
+        let entries = u64::from(space.total());
         let table = gpu.buffer("slot table", entries * 4, Placement::Device)?;
         let mut recorder = gpu.recorder()?;
         recorder.fill(&table, 0, entries * 4, NO_SLOT);
@@ -149,15 +147,14 @@ impl Streamer {
         Ok(Self {
             source,
             transport,
-            pool: Pool::new(slots, Policy::Lru),
+            pool: Pool::new(slots, policy, space),
             memory,
             table,
-            lead_layer_count,
-            expert_count,
+            space,
             unlisted: Vec::new(),
             copies: None,
             stats: StreamStats::default(),
-            layers: vec![LayerUses::default(); moe_layer_count as usize],
+            layers: vec![LayerUses::default(); space.layer_count as usize],
         })
     }
 
@@ -188,8 +185,23 @@ impl Streamer {
 
     /// Uses of each expert layer since the streamer was made, by model layer; their sums are those of [`Self::stats`].
     pub fn layer_uses(&self) -> impl Iterator<Item = (LayerIndex, LayerUses)> {
-        let first = self.lead_layer_count;
+        let first = self.space.layer_first;
         (first..).map(LayerIndex).zip(self.layers.iter().copied())
+    }
+
+    /// Empties all slots, in the table of the device, too: everything must be read again.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn clear(&mut self, gpu: &Gpu) -> Result<(), ExpertError> {
+        let mut recorder = gpu.recorder()?;
+        recorder.fill(&self.table, 0, self.table.len_bytes(), NO_SLOT);
+        let commands = recorder.finish()?;
+        gpu.wait(gpu.submit(&[&commands])?)?;
+        self.pool.clear();
+        self.unlisted.clear();
+        self.copies = None;
+        Ok(())
     }
 
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
@@ -200,6 +212,11 @@ impl Streamer {
     /// The transport, to be watched.
     pub fn transport_mut(&mut self) -> &mut Transport {
         &mut self.transport
+    }
+
+    /// A step begins: one pass through all layers.
+    pub fn begin_step(&mut self) {
+        self.pool.begin_step();
     }
 
     /// Whether every one of `experts` is in a slot.
@@ -240,7 +257,7 @@ impl Streamer {
     fn note_uses(&mut self, layer: LayerIndex, hits: u64, misses: u64) {
         self.stats.hits += hits;
         self.stats.misses += misses;
-        let uses = &mut self.layers[(layer.0 - self.lead_layer_count) as usize];
+        let uses = &mut self.layers[(layer.0 - self.space.layer_first) as usize];
         uses.hits += hits;
         uses.misses += misses;
     }
@@ -258,10 +275,7 @@ impl Streamer {
                 check: (pieces.len() == 1).then_some(Check::Record(load.key)),
             })
         });
-        let entry_offset_bytes = |key: ExpertKey| {
-            let moe_layer = key.layer.0 - self.lead_layer_count;
-            u64::from(moe_layer * self.expert_count + key.expert.0) * 4
-        };
+        let entry_offset_bytes = |key: ExpertKey| u64::from(self.space.index(key)) * 4;
         let table = &self.table;
         self.unlisted.extend(loads.iter().filter_map(|load| load.victim));
         let unlisted = &self.unlisted;

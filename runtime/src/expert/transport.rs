@@ -18,7 +18,8 @@ use crate::base::events::Lane;
 use crate::base::ids::{FileIndex, Span};
 use crate::base::region::{HostBuffer, HostRegion};
 use crate::disk::{
-    self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile,
+    self, Completion, DiskError, DriveModel, ModelledQueue, Read, ReadCounters, ReadPath, ReadPathReport,
+    ReadQueue, SourceFile,
 };
 use crate::expert::check::{Check, CheckStats, Checker, Verdict};
 use crate::expert::watch::{Waits, Watch};
@@ -122,6 +123,24 @@ impl Transport {
     ) -> Result<Self, ExpertError> {
         Self::open_with(gpu, files, options, &mut |regions| {
             disk::open_queue(files.to_vec(), regions, options.read_path, options.depth)
+        })
+    }
+
+    /// As [`Self::open`], with the times of a modelled drive: `files` are to be read through the page cache.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_modelled(
+        gpu: &Gpu,
+        files: &[Arc<SourceFile>],
+        options: &TransportOptions,
+        model: DriveModel,
+    ) -> Result<Self, ExpertError> {
+        Self::open_with(gpu, files, options, &mut |regions| {
+            let (queue, mut report) =
+                disk::open_queue(files.to_vec(), regions, options.read_path, options.depth)?;
+            report.lost.push(format!("the drive's own time: this is a modelled drive of {model}"));
+            Ok((Box::new(ModelledQueue::new(queue, model)), report))
         })
     }
 

@@ -35,7 +35,7 @@ pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use norm::RmsNorm;
 pub use pipelines::{KernelShape, Pipelines, Tuning};
-pub use router::{Route, Router};
+pub use router::{ForceRoutes, Route, Router};
 pub use sampling::Argmax;
 
 use crate::gpu::{Buffer, Gpu};

@@ -136,6 +136,18 @@ impl Pipelines {
         })
     }
 
+    /// The pipeline of `force_routes`, for a model that is opened with routes.
+    ///
+    /// # Errors
+    /// What the driver says when it cannot make it.
+    pub(super) fn force_routes(&self, gpu: &Gpu) -> Result<Pipeline, GpuError> {
+        gpu.pipeline(
+            &k::FORCE_ROUTES,
+            self.workgroup,
+            &[self.workgroup, self.workgroup, self.shape.experts_used],
+        )
+    }
+
     /// The tile sizes in use.
     pub fn tuning(&self) -> Tuning {
         self.tuning

@@ -1,6 +1,6 @@
 //! The router's product in F32, and the choice of experts from it.
 
-use flint_shaders::layout::{RoutePush, RouterPush};
+use flint_shaders::layout::{ForceRoutesPush, RoutePush, RouterPush};
 
 use super::{Binder, TileBuffers, assert_holds, groups};
 use crate::base::ids::LayerIndex;
@@ -44,6 +44,50 @@ impl Router {
         assert!(tokens <= self.tokens_max, "router: {tokens} tokens of {}", self.tokens_max);
         let grid = [groups(self.push.row_count, self.rows), tokens, 1];
         recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), grid);
+    }
+}
+
+/// Router logits rewritten so that the picks are those that the host says: for measuring with recorded routes.
+pub struct ForceRoutes {
+    pipeline: Pipeline,
+    bindings: Bindings,
+    push: ForceRoutesPush,
+    tokens_max: u32,
+}
+
+impl ForceRoutes {
+    /// Binds it to expert layer `moe_layer` of `layer_count`: `logits` f32 `[tokens, expert_count]`, `forced` u32
+    /// `[tokens, layer_count, experts_used]`. Its pipeline is made here, as few models ever need it.
+    ///
+    /// # Errors
+    /// When the driver cannot make it, or has no descriptors left.
+    pub fn new(
+        on: &Binder<'_>,
+        logits: &Buffer,
+        forced: &Buffer,
+        layer_count: u32,
+        moe_layer: u32,
+    ) -> Result<Self, GpuError> {
+        let Binder { gpu, pipelines, control, tokens_max } = *on;
+        let shape = pipelines.shape;
+        on.assert_rows("force_routes", "logits", logits, u64::from(shape.expert_count));
+        on.assert_rows(
+            "force_routes",
+            "forced",
+            forced,
+            u64::from(layer_count) * u64::from(shape.experts_used),
+        );
+        assert!(moe_layer < layer_count, "force_routes: layer {moe_layer} of {layer_count}");
+        let pipeline = pipelines.force_routes(gpu)?;
+        let bindings = gpu.bind(&pipeline, &[&[control.view()], &[logits.view()], &[forced.view()]])?;
+        let push = ForceRoutesPush { expert_count: shape.expert_count, layer_count, moe_layer };
+        Ok(Self { pipeline, bindings, push, tokens_max })
+    }
+
+    /// Records it for `tokens` tokens, between [`Router`] and [`Route`].
+    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+        assert!(tokens <= self.tokens_max, "force_routes: {tokens} tokens of {}", self.tokens_max);
+        recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [tokens, 1, 1]);
     }
 }
 

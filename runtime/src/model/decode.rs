@@ -55,6 +55,7 @@ impl Model {
         commands: &crate::model::sequence::DecodeCommands,
         want: Want,
     ) -> Result<(), ModelError> {
+        self.streamer.begin_step();
         let lead = self.config.lead_layer_count;
         let used = self.config.experts_used as usize;
         let segment_count = commands.segments.len();

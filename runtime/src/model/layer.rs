@@ -13,8 +13,8 @@ use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, GateUp, Matmul,
-    RmsNorm, Rope, Route, Router,
+    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp,
+    Matmul, RmsNorm, Rope, Route, Router,
 };
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
@@ -40,6 +40,8 @@ pub struct Layer {
 struct Experts {
     used: u32,
     router: Router,
+    /// Only where the model was opened with a trace: otherwise nothing of it is recorded.
+    force: Option<ForceRoutes>,
     route: Route,
     gate_up: ExpertGateUp,
     down: ExpertDown,
@@ -134,6 +136,10 @@ impl Layer {
         recorder.barrier();
         experts.router.record(recorder, tokens);
         recorder.barrier();
+        if let Some(force) = &experts.force {
+            force.record(recorder, tokens);
+            recorder.barrier();
+        }
         if is_resolved {
             assert_eq!(tokens, 1, "the table resolves one token");
             experts.route.record_resolved(recorder);
@@ -210,6 +216,16 @@ impl Experts {
         Ok(Self {
             used: config.experts_used,
             router: Router::new(on, &scratch.normed, router, &scratch.router_logits, embed)?,
+            force: match &model.forced {
+                Some(forced) => Some(ForceRoutes::new(
+                    on,
+                    &scratch.router_logits,
+                    &forced.buffer,
+                    forced.layer_count(),
+                    moe_layer,
+                )?),
+                None => None,
+            },
             route: Route::new(
                 on,
                 &route,

@@ -25,6 +25,8 @@ pub mod scratch;
 
 pub mod layer;
 
+pub mod forced;
+
 pub mod sequence;
 
 pub mod decode;
@@ -39,6 +41,7 @@ use crate::expert::{Streamer, Watch};
 use crate::gpu::{Gpu, GpuError, Ticket};
 use crate::kernels::{Binder, Pipelines};
 use embedding::Embedding;
+use forced::Forced;
 use hparams::FlintConfig;
 use scratch::Scratch;
 use weights::Weights;
@@ -59,6 +62,8 @@ pub struct Model {
     pub scratch: Scratch,
     /// The experts.
     pub streamer: Streamer,
+    /// Picks that replace the router's, where the model was opened with a trace.
+    pub forced: Option<Forced>,
     /// What steps wait for.
     pub watch: Watch,
 }

@@ -62,6 +62,7 @@ impl Model {
         let count = u32::try_from(tokens.len()).expect("invariant: asserted above");
         let has_watched_logits = observer.wants_logits();
         sequence.write_inputs(self, tokens)?;
+        self.streamer.begin_step();
         let mut step = Step { in_flight: Vec::new() };
         let mut recorder = self.gpu.recorder()?;
         let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);

@@ -167,6 +167,9 @@ impl Sequence {
         control[CONTROL_TOKEN_COUNT as usize] = count;
         control[CONTROL_POSITION as usize] = self.position;
         scratch.control_upload.write(0, &control);
+        if let Some(forced) = &model.forced {
+            forced.write(self.position, count);
+        }
         self.cache.note_written(self.position + count);
         Ok(())
     }

@@ -90,6 +90,12 @@ struct RoutePush {
     float weights_scale;
 };
 
+struct ForceRoutesPush {
+    uint expert_count;
+    uint layer_count;
+    uint moe_layer;
+};
+
 struct ExpertGateUpPush {
     uint row_count;
     uint column_count;

@@ -27,7 +27,7 @@ pub use expert::{expert_down, expert_gate_up};
 pub use linear::{gate_up, matmul};
 pub use norm::rms_norm;
 pub use rope::rope;
-pub use router::{route, router};
+pub use router::{force_routes, route, router};
 
 use crate::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT, CONTROL_WORDS};
 

@@ -1,7 +1,7 @@
 //! Twins of `router` and `route`.
 
 use super::{Control, at, rounded};
-use crate::layout::{NO_SLOT, RoutePush, RouterPush, TILE_WORDS};
+use crate::layout::{ForceRoutesPush, NO_SLOT, RoutePush, RouterPush, TILE_WORDS};
 
 /// `y[t, r] = weight[r, :] . x[t, :]`: x `[token_count, column_count]`, weight `[row_count, column_count]`,
 /// y `[token_count, row_count]`.
@@ -16,6 +16,37 @@ pub fn router(control: &Control, push: &RouterPush, x: &[f32], weight: &[f32], y
             let weight = &weight[row * columns..][..columns];
             let sum: f64 = weight.iter().zip(x).map(|(&weight, &x)| f64::from(weight) * f64::from(x)).sum();
             y[token * rows + row] = rounded(sum);
+        }
+    }
+}
+
+/// Logits under which `route` picks what `forced` says: logits `[token_count, expert_count]`, forced
+/// `[token_count, layer_count, experts_used]`, best first. Pick `j` gets `1 - j / 64`, all others at most -1; a NaN stays, and
+/// so do the logits of a token whose first pick is `NO_SLOT`.
+pub fn force_routes(
+    control: &Control,
+    push: &ForceRoutesPush,
+    experts_used: u32,
+    logits: &mut [f32],
+    forced: &[u32],
+) {
+    if control.is_stopped() {
+        return;
+    }
+    let (experts, used) = (at(push.expert_count), at(experts_used));
+    for token in 0..at(control.token_count) {
+        let picks = &forced[(token * at(push.layer_count) + at(push.moe_layer)) * used..][..used];
+        if picks[0] == NO_SLOT {
+            continue;
+        }
+        for (logit, expert) in logits[token * experts..][..experts].iter_mut().zip(0u32..) {
+            if logit.is_nan() {
+                continue;
+            }
+            *logit = match picks.iter().position(|&pick| pick == expert) {
+                Some(place) => rounded(1.0 - place as f64 / 64.0),
+                None => logit.min(-1.0),
+            };
         }
     }
 }
@@ -102,6 +133,24 @@ mod tests {
         let stand_ins = picks(&[0.0, 0.0, f32::NAN], 2);
         assert_eq!((stand_ins[0].0, stand_ins[1].0), (0, 1));
         assert!(stand_ins.iter().all(|(_, chance)| chance.is_nan()));
+    }
+
+    #[test]
+    fn forced_logits_are_picked_in_the_order_of_the_trace() {
+        let control = Control { token_count: 2, ..Control::default() };
+        let push = ForceRoutesPush { expert_count: 5, layer_count: 2, moe_layer: 1 };
+        let mut logits = vec![90.0, 3.0, -7.0, f32::INFINITY, 0.5, 90.0, 3.0, -7.0, 0.0, f32::NAN];
+        let forced = [0, 1, 2, 4, 0, 1, 2, 4];
+        force_routes(&control, &push, 2, &mut logits, &forced);
+        assert_eq!(logits[..5], [-1.0, -1.0, 1.0, -1.0, 1.0 - 1.0 / 64.0]);
+        assert!(logits[9].is_nan(), "a fault stays visible");
+        let best: Vec<usize> = picks(&logits[..5], 2).iter().map(|pick| pick.0).collect();
+        assert_eq!(best, [2, 4]);
+
+        let mut left_alone = [5.0, 4.0, 3.0, 2.0, 1.0];
+        let one = Control { token_count: 1, ..Control::default() };
+        force_routes(&one, &push, 2, &mut left_alone, &[0, 1, NO_SLOT, NO_SLOT]);
+        assert_eq!(left_alone, [5.0, 4.0, 3.0, 2.0, 1.0]);
     }
 
     #[test]

@@ -1,0 +1,69 @@
+//! The drive's own rate, which a bench is measured by: from a saved profile, or from the drive that is simulated.
+
+use flint_rt::base::limits::READS_IN_FLIGHT_MAX;
+use flint_rt::disk::DriveModel;
+use flint_rt::disk::profile::DriveProfile;
+use flint_rt::engine::expectation::DriveCost;
+use flint_rt::store::Source;
+
+use super::simulate::drive_cost;
+use crate::disk_profile::{self, Target};
+use crate::exit::{Exit, Failure, Outcome};
+
+/// What the plan takes for a drive that nobody measured, in bytes a second: the default of `flint-rt plan`.
+const ASSUMED_RATE: f64 = 3.0e9;
+
+/// What is known of the drive.
+pub(super) struct Drive {
+    /// Bytes a second that it gives for records; nothing where nobody measured it.
+    pub(super) rate: Option<f64>,
+    /// Where that is from, or how to get it.
+    pub(super) profile: String,
+    /// As the plan takes it.
+    pub(super) cost: DriveCost,
+    /// Where that is from.
+    pub(super) cost_from: String,
+}
+
+impl Drive {
+    /// Of the drives on which the experts of `source` lie; `shown` is what the user calls it.
+    pub(super) fn of(source: &Source, shown: &str, simulated: Option<DriveModel>) -> Outcome<Self> {
+        let record_bytes = source.record().record_bytes();
+        if let Some(model) = simulated {
+            let label = format!("simulated drive: {model}");
+            return Ok(Self {
+                rate: Some(model.rate),
+                profile: label.clone(),
+                cost: drive_cost(model, record_bytes),
+                cost_from: label,
+            });
+        }
+        let found = saved_profile(source, shown)?;
+        let without = Self {
+            rate: None,
+            profile: format!("no profile: run flint-rt disk-profile {shown}"),
+            cost: DriveCost::assumed(ASSUMED_RATE, record_bytes),
+            cost_from: format!("assumed {} GB/s", ASSUMED_RATE / 1e9),
+        };
+        let Some(profile) = found else { return Ok(without) };
+        let depth = READS_IN_FLIGHT_MAX / profile.reads_a_record.max(1);
+        let (rate, bursts) = (profile.steady_rate(depth), profile.burst_seconds());
+        if rate <= 0.0 || bursts.is_empty() {
+            return Ok(without);
+        }
+        Ok(Self {
+            rate: Some(rate),
+            profile: format!("{} at depth {depth}: {:.2} GB/s", profile.read_path, rate / 1e9),
+            cost: DriveCost::measured(bursts, rate, record_bytes),
+            cost_from: "profile".to_owned(),
+        })
+    }
+}
+
+/// The saved profile of the drives on which the experts of `source` lie.
+pub(super) fn saved_profile(source: &Source, shown: &str) -> Outcome<Option<DriveProfile>> {
+    let Some(folder) = disk_profile::profiles_dir() else { return Ok(None) };
+    let drives = Target::model(source, shown.to_owned())?.drives();
+    DriveProfile::load(&folder, &drives, source.record().record_bytes())
+        .map_err(|error| Failure::because(Exit::Failed, "the drive's profile", &error))
+}

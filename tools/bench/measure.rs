@@ -1,0 +1,230 @@
+//! Runs one test: fills the context, feeds, generates, and notes what each repetition took.
+//!
+//! - In: an open engine, a [`Case`], the tokens. Out: [`Sample`]s, one a repetition that was finished.
+//! - Invariants: only feeding and generating is timed; the depth, the warm-up and the emptying of tiers are not. What an
+//!   interrupt cuts short gives no sample.
+
+use std::time::{Duration, Instant};
+
+use flint_rt::engine::{Engine, EngineError, Session, TimeSplit};
+use flint_rt::expert::StreamStats;
+use flint_rt::model::prefill::PrefillObserver;
+use flint_rt::model::{LayerRoutes, ModelError, Want};
+
+use super::case::Case;
+use super::record::Recording;
+use super::tokens::Tokens;
+use crate::exit::Outcome;
+use crate::interrupt;
+use crate::report;
+use crate::terminal::Bar;
+
+/// One repetition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    pub(super) ns: u64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) evictions: u64,
+    pub(super) read_bytes: u64,
+    pub(super) late_reads: u64,
+    pub(super) split: TimeSplit,
+}
+
+impl Sample {
+    /// Share of the uses that found their expert in a slot.
+    pub(super) fn hit_rate(&self) -> Option<f64> {
+        rate(self.hits, self.misses)
+    }
+}
+
+/// Hits by uses; nothing where there was no use.
+pub(super) fn rate(hits: u64, misses: u64) -> Option<f64> {
+    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+}
+
+/// How a test is run.
+pub(super) struct Conditions<'a> {
+    pub(super) tokens: &'a Tokens,
+    pub(super) repetitions: u32,
+    pub(super) has_warmup: bool,
+    pub(super) is_cold: bool,
+    /// Times the tokens; takes the picks.
+    pub(super) recording: Option<&'a mut Recording>,
+    pub(super) bar: &'a Bar,
+}
+
+/// What a test gave.
+pub(super) struct Measured {
+    pub(super) samples: Vec<Sample>,
+    pub(super) is_interrupted: bool,
+    /// Files that a cold start cannot be sure of, as they are read through the page cache.
+    pub(super) buffered_files: usize,
+    /// `(model layer, hits, misses)` of all samples.
+    pub(super) layer_hits: Vec<(u32, u64, u64)>,
+}
+
+/// A prompt of the bench: stops at Ctrl-C, moves the bar, records.
+struct Watch<'a> {
+    bar: &'a Bar,
+    done: u64,
+    total: u64,
+    recording: Option<&'a mut Recording>,
+}
+
+impl PrefillObserver for Watch<'_> {
+    fn should_stop(&mut self) -> bool {
+        interrupt::is_requested()
+    }
+
+    fn progress(&mut self, done: u32, _total: u32) {
+        self.bar.set(self.done + u64::from(done), self.total);
+        if let Some(recording) = &mut self.recording {
+            recording.end_chunk();
+        }
+    }
+
+    fn routes(&mut self, routes: LayerRoutes) {
+        if let Some(recording) = &mut self.recording {
+            recording.add(&routes);
+        }
+    }
+}
+
+/// Counters at one moment.
+struct Counters {
+    stream: StreamStats,
+    split: TimeSplit,
+    late_reads: u64,
+}
+
+impl Counters {
+    fn now(engine: &Engine) -> Self {
+        Self {
+            stream: engine.stream_stats(),
+            split: engine.time_split(),
+            late_reads: engine.read_counters().late_reads,
+        }
+    }
+
+    fn sample(&self, engine: &Engine, time: Duration) -> Sample {
+        let now = Self::now(engine);
+        Sample {
+            ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            hits: now.stream.hits - self.stream.hits,
+            misses: now.stream.misses - self.stream.misses,
+            evictions: now.stream.evictions - self.stream.evictions,
+            read_bytes: now.stream.read_bytes - self.stream.read_bytes,
+            late_reads: now.late_reads - self.late_reads,
+            split: now.split.since(self.split),
+        }
+    }
+}
+
+/// Runs `case`. `first` is the row's token with which the first run begins; it moves on with every run that goes on from the
+/// one before, and stays where each begins cold.
+pub(super) fn run(
+    engine: &mut Engine,
+    case: Case,
+    first: &mut u64,
+    conditions: &mut Conditions<'_>,
+) -> Outcome<Measured> {
+    let mut session = engine.session()?;
+    let mut measured =
+        Measured { samples: Vec::new(), is_interrupted: false, buffered_files: 0, layer_hits: Vec::new() };
+    let warmups = u32::from(conditions.has_warmup);
+    let total = case.context() * u64::from(warmups + conditions.repetitions);
+    for round in 0..warmups + conditions.repetitions {
+        if interrupt::is_requested() {
+            measured.is_interrupted = true;
+            break;
+        }
+        let is_warmup = round < warmups;
+        let at = Progress { done: case.context() * u64::from(round), total };
+        let sample = repetition(engine, &mut session, case, *first, conditions, is_warmup, at, &mut measured);
+        match sample {
+            Ok(_) if is_warmup => {}
+            Ok(sample) => measured.samples.push(sample),
+            Err(EngineError::Model(ModelError::Stopped)) => {
+                measured.is_interrupted = true;
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if !conditions.is_cold {
+            *first += case.context();
+        }
+    }
+    Ok(measured)
+}
+
+/// Where the bar stands when a repetition begins, in tokens.
+#[derive(Clone, Copy)]
+struct Progress {
+    done: u64,
+    total: u64,
+}
+
+#[expect(clippy::too_many_arguments, reason = "one repetition, from the one place that runs them")]
+fn repetition(
+    engine: &mut Engine,
+    session: &mut Session,
+    case: Case,
+    first: u64,
+    conditions: &mut Conditions<'_>,
+    is_warmup: bool,
+    at: Progress,
+    measured: &mut Measured,
+) -> Result<Sample, EngineError> {
+    let bar = conditions.bar;
+    let (depth, prompt) = (case.n_depth as usize, case.n_prompt as usize);
+    let ids = conditions.tokens.part(first, case.context());
+    session.reset();
+    engine.start_routes_at(first);
+    if depth > 0 {
+        let mut watch = Watch { bar, done: at.done, total: at.total, recording: None };
+        engine.feed_prompt(session, &ids[..depth], Want::Nothing, &mut watch)?;
+    }
+    if conditions.is_cold {
+        measured.buffered_files = engine.clear_tiers()?;
+    }
+
+    let mut recording = conditions.recording.as_deref_mut().filter(|_| !is_warmup);
+    if let Some(recording) = &mut recording {
+        recording.begin_context();
+    }
+    let layers_before = engine.layer_hits();
+    let before = Counters::now(engine);
+    let started = Instant::now();
+    let mut outcome = Ok(());
+    if prompt > 0 {
+        let done = at.done + depth as u64;
+        let mut watch = Watch { bar, done, total: at.total, recording: recording.as_deref_mut() };
+        let fed = engine.feed_prompt(session, &ids[..depth + prompt], Want::Greedy, &mut watch);
+        outcome = fed.map(drop);
+    }
+    for (&id, count) in ids[depth + prompt..].iter().zip(1_u64..) {
+        if outcome.is_err() {
+            break;
+        }
+        outcome = match interrupt::is_requested() {
+            true => Err(ModelError::Stopped.into()),
+            false => engine.feed_token(session, id, Want::Greedy).map(drop),
+        };
+        if let (Some(recording), Ok(())) = (&mut recording, &outcome) {
+            engine.last_routes().iter().for_each(|routes| recording.add(routes));
+            recording.end_chunk();
+        }
+        bar.set(at.done + (depth + prompt) as u64 + count, at.total);
+    }
+    let time = started.elapsed();
+    if let (Some(recording), Err(_)) = (&mut recording, &outcome) {
+        recording.drop_context();
+    }
+    outcome?;
+    let sample = before.sample(engine, time);
+    if !is_warmup {
+        report::add_uses(&mut measured.layer_hits, &report::uses_since(&engine.layer_hits(), &layers_before));
+    }
+    Ok(sample)
+}

@@ -1,0 +1,355 @@
+//! `flint-rt bench`: how fast a model runs here, in the tests and words of llama-bench, and what its experts' stream does
+//! meanwhile.
+//!
+//! - In: tests ([`case`]), models, pool sizes; if asked for, a trace of routes to be driven by, or a drive to simulate.
+//! - Out: one [`result::Row`] a test, printed as it is finished ([`output`]); if asked for a trace, or a comparison of two
+//!   results.
+//! - Invariants: what is measured is the product's own path. A row says whether its slots were warm or cold, whose picks they
+//!   were, and whether the drive is real. Ctrl-C ends the run with what was measured so far.
+
+mod args;
+mod case;
+mod compare;
+mod drive;
+mod facts;
+mod measure;
+mod output;
+mod record;
+mod result;
+mod routes;
+mod row;
+mod simulate;
+mod tokens;
+mod values;
+mod welch;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flint_rt::engine::{Engine, EngineOptions};
+use flint_rt::model::hparams::FlintConfig;
+use flint_rt::store::Source;
+
+pub(crate) use args::BenchArgs;
+use case::Case;
+use drive::Drive;
+use facts::ModelFacts;
+use measure::{Conditions, Measured};
+use output::Printer;
+use record::Recording;
+use result::Row;
+use routes::Driven;
+use row::Setting;
+use tokens::Tokens;
+use values::PoolSize;
+
+use crate::args::EngineArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt;
+use crate::model;
+use crate::open;
+use crate::report;
+use crate::terminal::{Bar, note};
+
+/// Tokens of the run that does not count, where every run begins cold: it has kernels and files touched once.
+const COLD_WARMUP_TOKENS: u32 = 16;
+
+/// Where rows go, and what is said under a table.
+struct Outputs {
+    out: Printer<io::Stdout>,
+    err: Option<Printer<io::Stderr>>,
+    notes: Vec<String>,
+    /// What pictures are made of, if they are asked for.
+    pictures: Option<report::Gathered>,
+}
+
+impl Outputs {
+    fn each(
+        &mut self,
+        mut to_out: impl FnMut(&mut Printer<io::Stdout>) -> io::Result<()>,
+        to_err: impl FnMut(&mut Printer<io::Stderr>) -> io::Result<()>,
+    ) -> Outcome {
+        to_out(&mut self.out)?;
+        // Where standard error cannot be written there is nobody to tell.
+        let _ = self.err.as_mut().map(to_err);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &Row) -> Outcome {
+        let mut say = |text: String| {
+            if !self.notes.contains(&text) {
+                self.notes.push(text);
+            }
+        };
+        say(format!("build: {} {} ({})", row.program, row.build_version, row.build_commit));
+        say(format!("device: {}, {}", row.gpu_info, row.driver));
+        say(format!(
+            "cache: {}, {}; {} reads",
+            row.cache,
+            row.cache_policy,
+            if row.use_direct_io { "direct" } else { "buffered" }
+        ));
+        say(format!("tokens: {}; picks: {}; victims: {}", row.tokens, row.routes, row.policy));
+        say(format!("drive: {}", row.drive_profile));
+        say(format!(
+            "bounds and plan: device memory at {} GB/s ({}), drive for the plan {}",
+            row.memory_gb_s, row.memory_rate_source, row.plan_drive
+        ));
+        say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
+        if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
+            say(format!(
+                "simulated drive: {late} reads of {} came later than it would have given them",
+                row.test
+            ));
+        }
+        if row.interrupted {
+            say(format!("{} was ended after {} repetitions", row.test, row.samples_ns.len()));
+        }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.rows.push(serde_json::to_value(row).map_err(io::Error::from)?);
+        }
+        self.each(|out| out.row(row), |err| err.row(row))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs) -> Outcome {
+    if let Some(paths) = &args.compare {
+        return compare::run(paths, args.output);
+    }
+    if let Some(paths) = &args.simulate {
+        let _asked = interrupt::Reply::begin();
+        return simulate::run(args, paths);
+    }
+    let cases = Case::all(args);
+    if cases.is_empty() {
+        return Err(Failure::usage("no test: give -p, -n or -pg a number of tokens above 0"));
+    }
+    let models = args.machine.models();
+    if args.record_routes.is_some() && (models.len() > 1 || args.sweep.is_some()) {
+        return Err(Failure::usage("--record-routes takes one model and one pool size"));
+    }
+    let mut outputs = Outputs {
+        out: Printer::new(args.output, io::stdout()),
+        err: args.output_err.map(|format| Printer::new(format, io::stderr())),
+        notes: Vec::new(),
+        pictures: args.pictures.are_wanted().then(report::Gathered::default),
+    };
+    let mut has_begun = false;
+    let mut ran = Ok(());
+    for model in models {
+        for chunk in args.machine.prefill_chunks() {
+            if ran.is_ok() {
+                ran = run_model(
+                    args,
+                    &args.machine.of(model.clone(), chunk),
+                    &cases,
+                    &mut outputs,
+                    &mut has_begun,
+                );
+            }
+        }
+    }
+    // Whole also after an error or Ctrl-C: what was measured was measured.
+    if has_begun {
+        let notes = std::mem::take(&mut outputs.notes);
+        outputs.each(|out| out.end(&notes), |err| err.end(&notes))?;
+    }
+    if let Some(pictures) = outputs.pictures {
+        pictures.write(&args.pictures)?;
+    }
+    ran
+}
+
+/// All tests of one model and chunk size, at each pool size.
+fn run_model(
+    args: &BenchArgs,
+    engine_args: &EngineArgs,
+    cases: &[Case],
+    outputs: &mut Outputs,
+    has_begun: &mut bool,
+) -> Outcome {
+    let model = model::find(&engine_args.model, engine_args.source)?;
+    let about = |failure: Failure| failure.about(model.shown());
+    let source = Source::open(&model.path).map_err(|error| about(error.into()))?;
+    let config = FlintConfig::from_gguf(source.gguf()).map_err(|error| about(error.into()))?;
+    let context = context_len(cases, engine_args, &config)?;
+    let driven = args.routes.as_deref().map(|path| routes::load(path, &config, args.seed)).transpose()?;
+    let total = config.moe_layer_count() * config.expert_count;
+    let pools: Vec<Option<u32>> = match &args.sweep {
+        None => vec![engine_args.pool_slots],
+        Some(sweep) => {
+            sweep.0.iter().map(|size: &PoolSize| Some(size.slots(total, config.experts_used))).collect()
+        }
+    };
+    if args.simulated_drive.is_some() {
+        fill_page_cache(source.files())?;
+    }
+    let mut recording =
+        args.record_routes.as_ref().map(|_| Recording::new(config.moe_layer_count(), config.experts_used));
+    let mut refused = None;
+    let mut ran_some = false;
+    let mut pictured = None;
+    for pool_slots in pools {
+        let options = EngineOptions {
+            pool_slots,
+            routes: driven.as_ref().map(|driven| driven.picks.clone()),
+            drive_model: args.simulated_drive,
+            cache_policy: args.policy,
+            ..open::options(engine_args, &model, Some(context))
+        };
+        let opened = open::engine_by(engine_args, &model, &options);
+        let mut engine = match opened {
+            Ok(engine) => engine,
+            // The largest of several pools may not fit; the others still say something.
+            Err(Failure::Told { exit: Exit::Memory, text }) if args.sweep.is_some() => {
+                note(&format!("a pool of {} slots is left out: {text}", pool_slots.unwrap_or(total)));
+                refused = Some(Failure::new(Exit::Memory, text));
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        ran_some = true;
+        if !std::mem::replace(has_begun, true) {
+            outputs.each(Printer::begin, Printer::begin)?;
+        }
+        let tokens =
+            Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
+        let setting = Setting {
+            drive: Drive::of(&source, &model.shown(), args.simulated_drive)?,
+            model: ModelFacts::of(&source, model.shown(), &config.name),
+            simulated: args.simulated_drive,
+            tokens: tokens.shown(),
+            routes: driven
+                .as_ref()
+                .map_or_else(|| "model".to_owned(), |driven: &Driven| driven.label.clone()),
+            is_cold: args.cold,
+            has_warmup: !args.no_warmup,
+            policy: args.policy.unwrap_or_default(),
+        };
+        let ran = run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), outputs);
+        let checked = open::check_validation(&engine);
+        ran?;
+        checked?;
+        pictured.get_or_insert(options);
+    }
+    if let (Some(pictures), Some(options)) = (&mut outputs.pictures, pictured)
+        && pictures.recorded.is_none()
+    {
+        // The smallest pool of a sweep stands first as a rule: it reads most, so most is to be seen.
+        if args.simulated_drive.is_none() {
+            pictures.profile = drive::saved_profile(&source, &model.shown())?;
+        }
+        let mut engine = open::engine_by(engine_args, &model, &EngineOptions { timeline: true, ..options })?;
+        let tokens =
+            Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
+        let ids = tokens.part(0, u64::from(report::PASS_TOKENS.min(context)));
+        pictures.recorded = report::record(&mut engine, &ids, &model.shown())?;
+        open::check_validation(&engine)?;
+    }
+    if let (Some(path), Some(recording)) = (&args.record_routes, recording) {
+        let source = args.text.as_ref().map_or_else(
+            || format!("random tokens, seed {}", args.seed),
+            |text| format!("text {}", text.display()),
+        );
+        let name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        routes::save(path, recording, &config, &name, source)?;
+    }
+    match refused {
+        Some(failure) if !ran_some => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+/// The tests of an open engine.
+fn run_cases(
+    args: &BenchArgs,
+    engine: &mut Engine,
+    setting: &Setting,
+    cases: &[Case],
+    tokens: &Tokens,
+    mut recording: Option<&mut Recording>,
+    outputs: &mut Outputs,
+) -> Outcome {
+    let _replying = interrupt::Reply::begin();
+    let mut first = 0;
+    for &case in cases {
+        wait(args.delay);
+        let test_time = facts::now();
+        let bar = Bar::tokens("bench");
+        bar.message(case.to_string());
+        let conditions = |repetitions, has_warmup, recording| Conditions {
+            tokens,
+            repetitions,
+            has_warmup,
+            is_cold: args.cold,
+            recording,
+            bar: &bar,
+        };
+        if args.cold && !args.no_warmup {
+            let (n_prompt, n_gen) = (case.n_prompt.min(COLD_WARMUP_TOKENS), case.n_gen.min(1));
+            let short = Case { n_prompt, n_gen, n_depth: 0 };
+            measure::run(engine, short, &mut 0, &mut conditions(1, false, None))?;
+        }
+        let has_warmup = !args.no_warmup && !args.cold;
+        let mut conditions = conditions(args.repetitions, has_warmup, recording.as_deref_mut());
+        let measured: Measured = measure::run(engine, case, &mut first, &mut conditions)?;
+        bar.clear();
+        if !measured.samples.is_empty() {
+            outputs.row(&Row::new(engine, setting, case, &measured, test_time))?;
+        }
+        if measured.is_interrupted {
+            return Err(Failure::Interrupted);
+        }
+    }
+    Ok(())
+}
+
+/// Some seconds, or until Ctrl-C.
+fn wait(seconds: u32) {
+    for _ in 0..seconds * 20 {
+        if interrupt::is_requested() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The context that the longest test needs, if the flags do not say another that holds it.
+fn context_len(cases: &[Case], args: &EngineArgs, config: &FlintConfig) -> Outcome<u32> {
+    let longest = cases.iter().max_by_key(|case| case.context()).expect("invariant: there is a test");
+    let needed = longest.context();
+    let context = args.ctx_size.unwrap_or(config.context_len);
+    if needed > u64::from(context) {
+        return Err(open::too_long(&format!("the test {longest}"), needed, context, config.context_len));
+    }
+    Ok(args.ctx_size.unwrap_or_else(|| u32::try_from(needed).expect("invariant: fits a u32 context")))
+}
+
+/// Reads all files once, so that a simulated drive's bytes lie in memory.
+fn fill_page_cache(files: &[PathBuf]) -> Outcome {
+    let _asked = interrupt::Reply::begin();
+    let total: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+    let bar = Bar::bytes("reading once");
+    bar.message("reading once");
+    let mut block = vec![0_u8; 1 << 20];
+    let mut done = 0;
+    for path in files {
+        let failed =
+            |error: io::Error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error);
+        let mut file = File::open(path).map_err(failed)?;
+        loop {
+            match file.read(&mut block).map_err(failed)? {
+                0 => break,
+                count => done += count as u64,
+            }
+            bar.set(done, total);
+            if interrupt::is_requested() {
+                return Err(Failure::Interrupted);
+            }
+        }
+    }
+    Ok(())
+}

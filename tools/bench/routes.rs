@@ -1,0 +1,72 @@
+//! Traces of routes: one that a bench is driven by, and one that it leaves.
+
+use std::path::Path;
+
+use flint_rt::expert::routes::{RouteError, RouteTrace};
+use flint_rt::model::forced::ForcedPicks;
+use flint_rt::model::hparams::FlintConfig;
+
+use super::record::Recording;
+use crate::exit::{Exit, Failure, Outcome};
+
+/// Picks of the model's shape, and what they are called.
+pub(super) struct Driven {
+    pub(super) picks: ForcedPicks,
+    pub(super) label: String,
+}
+
+/// Reads the trace at `path`, expanded where it is of another shape than `config`.
+pub(super) fn load(path: &Path, config: &FlintConfig, seed: u64) -> Outcome<Driven> {
+    let trace = RouteTrace::load(path).map_err(|error| wrong(&error))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let (layers, experts, used) = (config.moe_layer_count(), config.expert_count, config.experts_used);
+    let is_as_recorded =
+        (trace.layer_count, trace.expert_count, trace.experts_used) == (layers, experts, used);
+    let trace = if is_as_recorded {
+        trace
+    } else {
+        trace.expand(layers, experts, used, seed).map_err(|error| wrong(&error))?
+    };
+    let label = match &trace.expansion {
+        None => format!("routes: {name}"),
+        Some(how) => format!("expanded: {name} ({how})"),
+    };
+    let picks = ForcedPicks::new(trace.picks, layers, experts, used)
+        .map_err(|error| Failure::because(Exit::Usage, path.display().to_string(), &error))?;
+    Ok(Driven { picks, label })
+}
+
+/// Writes what was recorded to `path`.
+pub(super) fn save(
+    path: &Path,
+    recording: Recording,
+    config: &FlintConfig,
+    model: &str,
+    source: String,
+) -> Outcome {
+    if recording.picks.is_empty() {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!("{}: no token was timed: nothing to write", path.display()),
+        ));
+    }
+    let trace = RouteTrace {
+        model: model.to_owned(),
+        model_sha256: None,
+        expert_layer_first: config.lead_layer_count,
+        layer_count: config.moe_layer_count(),
+        expert_count: config.expert_count,
+        experts_used: config.experts_used,
+        picks: recording.picks,
+        guesses: None,
+        context_starts: recording.context_starts,
+        source,
+        expansion: None,
+    };
+    trace.save(path).map_err(|error| Failure::because(Exit::Failed, "--record-routes", &error))
+}
+
+/// A trace that cannot be read is a wrong argument.
+fn wrong(error: &RouteError) -> Failure {
+    Failure::because(Exit::Usage, "--routes", error)
+}
