@@ -59,8 +59,7 @@ fn by_depth(profile: &DriveProfile) -> Option<Figure> {
         .enumerate()
         .map(|(index, engine)| {
             let of = rows.iter().filter(|row| row.engine == engine);
-            let mut points: Vec<_> = of.map(|row| (place(row.depth), row.gb_s, 0.0)).collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let points = means(of.map(|row| (place(row.depth), row.gb_s)));
             Series::measured(index, engine.name(), points)
         })
         .collect();
@@ -95,14 +94,23 @@ fn by_block(profile: &DriveProfile) -> Option<Figure> {
     depths.sort_unstable();
     let series = depths.into_iter().enumerate().map(|(index, depth)| {
         let of = rows.iter().filter(|row| row.depth == depth);
-        let mut points: Vec<_> = of.map(|row| (place(row.block_bytes), row.gb_s, 0.0)).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let points = means(of.map(|row| (place(row.block_bytes), row.gb_s)));
         Series::measured(index, format!("depth {depth}"), points)
     });
     let series = series.collect();
     let note = format!("Random reads by {}, by the size of a read.", engine.name());
     let axis = Axis::named("block", &names(blocks.iter().map(|&block| short_bytes(block))));
     Some(chart("Bandwidth over block size", "GB/s", note, &axis, series))
+}
+
+/// One point for each place, in order: the mean of what was measured there. A depth that the block size does not allow is
+/// measured as a lower one, perhaps more than once.
+fn means(values: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64, f64)> {
+    let mut values: Vec<(f64, f64)> = values.collect();
+    values.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let same = values.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq());
+    same.map(|same| (same[0].0, same.iter().map(|value| value.1).sum::<f64>() / same.len() as f64, 0.0))
+        .collect()
 }
 
 fn short_bytes(bytes: u64) -> String {
@@ -172,4 +180,28 @@ fn chart(title: &str, unit: &str, note: String, x: &Axis, series: Vec<Series>) -
     let y = Axis::linear(unit, max);
     let svgs = [HALF, NARROW].map(|size| lines(size, title, x, &y, &series));
     Figure::of_series(title, unit, note, svgs, &series)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::made_up;
+
+    #[test]
+    fn what_was_measured_twice_is_one_point() {
+        let values = [(1.0, 4.0), (0.0, 1.0), (1.0, 2.0)];
+        assert_eq!(means(values.into_iter()), [(0.0, 1.0, 0.0), (1.0, 3.0, 0.0)]);
+    }
+
+    #[test]
+    fn a_picture_needs_rows() {
+        let mut profile = made_up::profile();
+        assert_eq!(figures(&profile).len(), 4);
+        profile.sustained.clear();
+        profile.rows.retain(|row| row.is_record && row.depth == 1);
+        let titles: Vec<String> = figures(&profile).into_iter().map(|figure| figure.title).collect();
+        assert_eq!(titles, ["Latency"], "one depth and one block make no curve");
+        profile.rows.clear();
+        assert!(figures(&profile).is_empty());
+    }
 }

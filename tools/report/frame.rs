@@ -15,8 +15,8 @@ use plotters::style::{Color as _, IntoFont, ShapeStyle, TextStyle};
 
 use super::palette::{Color, GRID, INK};
 
-/// Pixels of the text in pictures.
-const TEXT_PX: i32 = 12;
+/// The size of the text in pictures; the drawing library makes 12 pixels of it.
+const TEXT_PX: i32 = 15;
 
 /// The text of pictures, held at a corner or in the middle.
 pub(super) fn text(h: HPos, v: VPos) -> TextStyle<'static> {
@@ -205,8 +205,8 @@ pub(super) fn lines(size: Size, label: &str, x: &Axis, y: &Axis, series: &[Serie
         let mut chart = ChartBuilder::on(area)
             .margin_top(10)
             .margin_right(16)
-            .x_label_area_size(42)
-            .y_label_area_size(14 + 7 * u32::try_from(widest).unwrap_or(8))
+            .x_label_area_size(46)
+            .y_label_area_size(16 + 8 * u32::try_from(widest).unwrap_or(8))
             .build_cartesian_2d(x.clone(), y.clone())?;
         chart
             .configure_mesh()

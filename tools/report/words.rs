@@ -144,8 +144,12 @@ pub(super) fn settings(rows: &[Row], profile: Option<&DriveProfile>) -> Vec<Fact
         of("program", &|row| {
             format!("{} {} {}", row.program, row.build_version, row.build_commit).trim().to_owned()
         }),
-        of("measured", &|row| row.test_time.clone()),
     ];
+    let measured = match rows {
+        [first, .., last] => format!("{} to {}", first.test_time, last.test_time),
+        rows => rows.iter().map(|row| row.test_time.clone()).collect(),
+    };
+    facts.push(fact("measured", measured));
     if let Some(profile) = profile {
         facts.push(fact("drive", drive(profile)));
         facts.push(fact(
@@ -206,6 +210,12 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
     }
     if rows.iter().any(|row| row.n_gen > 0 && row.n_prompt == 0 && row.memory_bound_ts.is_none()) {
         gaps.push("The device's memory bandwidth is not known, so there is no bound by it.".to_owned());
+    }
+    if rows.iter().any(|row| row.memory_bound_ts.is_some() && row.memory_rate_source.starts_with("estimate"))
+    {
+        gaps.push(
+            "The bound by memory rests on an estimate of its bandwidth: nobody measured it.".to_owned(),
+        );
     }
     match profile {
         None => gaps.push(
