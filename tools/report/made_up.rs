@@ -18,7 +18,7 @@ pub(crate) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (slots, share, speed) in [(24, 0.25, 3.0), (48, 0.5, 5.5), (72, 0.75, 11.0), (96, 1.0, 30.0)] {
         let row = Row {
-            model_filename: "/models/made-up.gguf".to_owned(),
+            model_filename: "models/made-up.gguf".to_owned(),
             model_type: "made-up".to_owned(),
             gpu_info: "A device".to_owned(),
             test_time: "2026-01-01T00:00:00Z".to_owned(),
