@@ -471,8 +471,7 @@ fn a_result_compared_with_itself_has_no_difference() {
     // A result of twice the speed, with its samples, is another.
     let mut faster = rows;
     for row in &mut faster {
-        let twice = |value: &Value| Value::from(2.0 * value.as_f64().unwrap());
-        row["avg_ts"] = twice(&row["avg_ts"]);
+        row["avg_ts"] = Value::from(2.0 * row["avg_ts"].as_f64().unwrap());
         row["samples_ts"] = [100.0, 101.0, 102.0].map(|ts| Value::from(ts * 1e3)).to_vec().into();
     }
     let other = home.path("b.jsonl");
@@ -554,7 +553,7 @@ fn the_drives_profile_is_found() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
-    let bad = home.path("bad.json");
+    let (bad, missing) = (home.path("bad.json"), home.path("missing.json"));
     fs::write(&bad, "{}").unwrap();
     for (args, what) in [
         (&["-p", "x"][..], "--n-prompt"),
@@ -569,12 +568,12 @@ fn what_makes_no_sense_is_refused() {
         (&["--sweep", "pool=10%", "--pool-slots", "7"], "--pool-slots"),
         (&["--simulated-drive", "7"], "--simulated-drive"),
         (&["-m", MODEL, "-p", "100000"], "does not fit the context"),
-        (&["-m", MODEL, "--routes", "/no/such.json"], "--routes"),
+        (&["-m", MODEL, "--routes", &missing], "--routes"),
         (&["-m", MODEL, "--routes", &bad], "--routes"),
         (&["--policy", "mru"], "--policy"),
-        (&["--simulate", "/no/such.json"], "--simulate"),
+        (&["--simulate", &missing], "--simulate"),
         (&["--compare", &bad], "--compare"),
-        (&["--compare", "/no/such.json", &bad], "/no/such.json"),
+        (&["--compare", &missing, &bad], "missing.json"),
         (&["--compare", &bad, &bad], "bad.json"),
     ] {
         let ran = home.bench(args).gives(2);
