@@ -217,6 +217,13 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
             "The bound by memory rests on an estimate of its bandwidth: nobody measured it.".to_owned(),
         );
     }
+    if rows.iter().filter_map(|row| row.disk_share).any(|share| share > 1.1) {
+        gaps.push(
+            "Some tests read faster than the profile says the drive can: the profile was measured while something else \
+             used the drive, or reads came from a memory below it. Measure both again on a quiet machine."
+                .to_owned(),
+        );
+    }
     match profile {
         None => gaps.push(
             "No profile of the drive was at hand, so there are no pictures of it: flint-rt disk-profile MODEL makes one."
@@ -257,8 +264,17 @@ mod tests {
         rows[0].simulated_drive = Some("7 GB/s".to_owned());
         rows[0].simulated_late_reads = Some(3);
         rows[1].drive_gb_s = None;
+        rows[1].disk_share = Some(3.0);
+        rows[1].memory_bound_ts = Some(9.0);
+        rows[1].memory_rate_source = "estimate for a software device".to_owned();
         let said = gaps(&rows, None, None).join("\n");
-        for word in ["simulated (7 GB/s)", "3 reads came later", "own rate is not known"] {
+        for word in [
+            "simulated (7 GB/s)",
+            "3 reads came later",
+            "own rate is not known",
+            "faster than the profile",
+            "rests on an estimate",
+        ] {
             assert!(said.contains(word), "{word}: {said}");
         }
     }
