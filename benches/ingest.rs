@@ -1,7 +1,8 @@
 //! `cargo bench --bench ingest -- SOURCE.gguf FOLDER`: ingest of a GGUF against a direct-I/O copy of the same bytes on
-//! the same drive, in turns in one run, and against SHA-256 alone.
+//! the same drive, in turns in one run, with the processor's seconds of each, and the sums and copies that bound it.
 //!
 //! The copy is what `dd iflag=direct oflag=direct bs=8M conv=fsync` does, and a second one with four requests at a time.
+//! `FLINT_RT_ROUNDS` says how many rounds (5), `FLINT_RT_CHUNK_BYTES` how much of the source is read at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flint_rt::base::region::HostRegion;
-use flint_rt::store::{IngestOptions, Sha256Digest, ingest_from, open_local};
+use flint_rt::store::{IngestOptions, Sha256Digest, ingest_from, open_local, piece_checksum};
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 const PIECE_BYTES: usize = 8 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,47 +25,98 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     let len = std::fs::metadata(source)?.len();
-    let rate = |seconds: f64| len as f64 / seconds / 1e9;
-    println!("source {} B, SHA-256 on one core {:.2} GB/s", len, sha256_rate());
-    for round in 1..=ROUNDS {
-        let one = rate(copy(source, &folder.join("copy"), 1)?);
-        let four = rate(copy(source, &folder.join("copy"), 4)?);
+    let number = |name, usual| std::env::var(name).map_or(Ok(usual), |text| text.parse::<usize>());
+    let (rounds, chunk_bytes) = (number("FLINT_RT_ROUNDS", ROUNDS)?, number("FLINT_RT_CHUNK_BYTES", 0)?);
+    println!("source {len} B; on one core: {}", bounds());
+    let mut all = Vec::new();
+    for round in 1..=rounds {
+        let one = timed(|| copy(source, &folder.join("copy"), 1))?;
+        let four = timed(|| copy(source, &folder.join("copy"), 4))?;
         let target = folder.join("store");
-        let started = Instant::now();
         let mut options = IngestOptions::default();
-        if let Ok(bytes) = std::env::var("FLINT_RT_CHUNK_BYTES") {
-            options.chunk_bytes = bytes.parse()?;
+        if chunk_bytes > 0 {
+            options.chunk_bytes = chunk_bytes;
         }
-        ingest_from(open_local(source)?, &target, &options, &mut |_| ControlFlow::Continue(()))?;
-        let ours = rate(started.elapsed().as_secs_f64());
+        let files = open_local(source)?;
+        let ours = timed(|| ingest_from(files, &target, &options, &mut |_| ControlFlow::Continue(())))?;
         std::fs::remove_dir_all(&target)?;
+        let said = |taken: Taken| {
+            let rate = len as f64 / taken.seconds / 1e9;
+            format!("{rate:.2} GB/s, {:.2} CPU s/GB", taken.cpu_seconds / len as f64 * 1e9)
+        };
+        let percent = 100.0 * one.seconds / ours.seconds;
         println!(
-            "round {round}: direct copy {one:.2} GB/s, four at a time {four:.2} GB/s, ingest {ours:.2} GB/s = {:.0} % of \
-             the copy",
-            100.0 * ours / one
+            "round {round}: direct copy {}; four at a time {}; ingest {} = {percent:.0} % of the copy",
+            said(one),
+            said(four),
+            said(ours)
         );
+        all.push([percent, one.seconds, ours.seconds, ours.cpu_seconds]);
     }
+    let median = |index: usize| {
+        let mut values: Vec<f64> = all.iter().map(|round| round[index]).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    let rate = |seconds: f64| len as f64 / seconds / 1e9;
+    println!(
+        "medians: copy {:.2} GB/s, ingest {:.2} GB/s, {:.0} % of the copy, {:.2} CPU s/GB",
+        rate(median(1)),
+        rate(median(2)),
+        median(0),
+        median(3) / len as f64 * 1e9
+    );
     Ok(())
 }
 
-fn sha256_rate() -> f64 {
-    let bytes: Vec<u8> = (0..64u32 << 20).map(|at| at.to_le_bytes()[at as usize % 4]).collect();
-    let started = Instant::now();
-    let rounds: u32 = 4;
-    (0..rounds).for_each(|_| {
-        std::hint::black_box(Sha256Digest::of(&bytes));
-    });
-    f64::from(rounds) * bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e9
+/// What something took.
+#[derive(Clone, Copy)]
+struct Taken {
+    seconds: f64,
+    cpu_seconds: f64,
 }
 
-/// Seconds of a copy past the page cache, with the drive's confirmation.
-fn copy(source: &Path, target: &Path, threads: usize) -> io::Result<f64> {
+fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<Taken, E> {
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    work()?;
+    Ok(Taken { seconds: started.elapsed().as_secs_f64(), cpu_seconds: cpu_seconds() - cpu })
+}
+
+/// Seconds of all threads of this process so far, the ended ones too, to a hundredth.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program stands before, in parentheses; Linux counts these two in hundredths on every machine.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// The rates of what an ingest does with each byte, by the processor's time.
+fn bounds() -> String {
+    let bytes: Vec<u8> = (0..64u32 << 20).map(|at| at.to_le_bytes()[at as usize % 4]).collect();
+    let mut target = vec![0; bytes.len()];
+    let mut rate = |work: &mut dyn FnMut(&mut [u8])| {
+        let rounds = 8;
+        let cpu = cpu_seconds();
+        (0..rounds).for_each(|_| work(std::hint::black_box(&mut target)));
+        f64::from(rounds) * bytes.len() as f64 / (cpu_seconds() - cpu).max(0.01) / 1e9
+    };
+    let sha256 = rate(&mut |_| {
+        std::hint::black_box(Sha256Digest::of(&bytes));
+    });
+    let xxh3 = rate(&mut |_| {
+        std::hint::black_box(piece_checksum(&bytes));
+    });
+    let memory = rate(&mut |target| target.copy_from_slice(&bytes));
+    format!("SHA-256 {sha256:.2} GB/s, XXH3 {xxh3:.1} GB/s, a copy of memory {memory:.1} GB/s")
+}
+
+/// A copy past the page cache, with the drive's confirmation.
+fn copy(source: &Path, target: &Path, threads: usize) -> io::Result<()> {
     let open = |options: &mut OpenOptions, path| options.custom_flags(libc::O_DIRECT).open(path);
     let len = std::fs::metadata(source)?.len();
     let from = open(OpenOptions::new().read(true), source)?;
     let to = open(OpenOptions::new().write(true).create(true).truncate(true), target)?;
     let region = HostRegion::new(PIECE_BYTES * threads).map_err(io::Error::other)?;
-    let started = Instant::now();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0u64..)
             .zip(region.split(PIECE_BYTES, threads))
@@ -88,10 +140,8 @@ fn copy(source: &Path, target: &Path, threads: usize) -> io::Result<f64> {
     })?;
     to.set_len(len)?;
     to.sync_all()?;
-    let seconds = started.elapsed().as_secs_f64();
     File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-    std::fs::remove_file(target)?;
-    Ok(seconds)
+    std::fs::remove_file(target)
 }
 
 fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {

@@ -1,13 +1,11 @@
 //! `cargo bench --bench simulate -- [TRACE.json ...]`: cache policies and prefetchers on recorded routes, in the simulator that
 //! runs the product's own pool. Without a name the recorded traces of tests/vectors/routes are taken, each and all in turn.
 
-#![allow(clippy::cast_possible_truncation, reason = "numbers of a command line, in their ranges")]
-
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use flint_rt::engine::expectation::DriveCost;
-use flint_rt::engine::simulate::curves::{SHARES, curve, largest_difference, slots_of};
+use flint_rt::engine::expectation::{DriveCost, HIT_RATES};
+use flint_rt::engine::simulate::curves::{SHARES, curve, largest_difference};
 use flint_rt::engine::simulate::table::{Row, Sweep, markdown, sweep};
 use flint_rt::engine::simulate::{CacheKind, TimeCost};
 use flint_rt::expert::{Policy, RouteTrace};
@@ -37,7 +35,7 @@ struct Arguments {
     #[arg(long, default_value_t = 264.0)]
     miss_us: f64,
     /// Another model's shape to expand the routes to: layers, experts, experts used.
-    #[arg(long, value_delimiter = ',', num_args = 3)]
+    #[arg(long, value_delimiter = ',', value_name = "LAYERS,EXPERTS,USED")]
     expand: Option<Vec<u32>>,
     /// The seed of the expansion.
     #[arg(long, default_value_t = 1)]
@@ -59,7 +57,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if arguments.hit_rates {
         return print_hit_rates(&traces);
     }
-    if let Some(&[layers, experts, used]) = arguments.expand.as_deref() {
+    if let Some(shape) = arguments.expand.as_deref() {
+        let &[layers, experts, used] = shape else {
+            return Err(format!("--expand wants three numbers such as 47,256,6, got {}", shape.len()).into());
+        };
         for (name, trace) in &mut traces {
             let expanded = trace.expand(layers, experts, used, arguments.seed)?;
             let difference = largest_difference(trace, &expanded);
@@ -122,10 +123,11 @@ fn print_hit_rates(traces: &[(String, RouteTrace)]) -> Result<(), Box<dyn std::e
     let of = |wanted: &str| traces.iter().find(|(name, _)| name == wanted).map(|(_, trace)| trace);
     let columns: Option<Vec<_>> = ["code", "all in turn", "prose"].into_iter().map(of).collect();
     let columns = columns.ok_or("hit rates are those of the recorded traces: name none")?;
-    let curves: Vec<_> =
-        columns.iter().map(|trace| curve(trace, CacheKind::Pool(Policy::default()))).collect();
-    println!("// {}, slots at 10 %: {}", Policy::default(), slots_of(columns[0], SHARES[0]));
-    for (at, share) in SHARES.iter().enumerate() {
+    let shares = HIT_RATES.map(|(share, _)| share);
+    let of = |trace: &&RouteTrace| curve(trace, CacheKind::Pool(Policy::default()), &shares);
+    let curves: Vec<_> = columns.iter().map(of).collect();
+    println!("// {}", Policy::default());
+    for (at, share) in shares.iter().enumerate() {
         println!("    ({share}, [{:.3}, {:.3}, {:.3}]),", curves[0][at], curves[1][at], curves[2][at]);
     }
     Ok(())

@@ -765,3 +765,133 @@ fn a_store_over_two_folders_runs_is_verified_and_goes_away() {
     );
     home.run(&["ingest", MODEL, "--stripe", &format!("{one}=2,{two}")]).refuses(2, "weight");
 }
+
+#[test]
+fn a_dry_run_says_what_an_ingest_would_do_and_writes_nothing() {
+    let home = Home::new();
+    let args = ["ingest", MODEL, "--dry-run"];
+    let ran = home.run(&args).gives(0);
+    for word in ["9.19 MiB", "room", "free", "data/flint-rt/flint-nano-q4_1"] {
+        assert!(ran.stdout.contains(word), "{word} in {}", ran.stdout);
+    }
+    let planned = home.run(&["ingest", MODEL, "--dry-run", "--json"]).gives(0).last_event();
+    assert_eq!(planned["event"], "planned");
+    assert!(!home.path().join("data").exists(), "nothing was made");
+    // What was said is what the ingest then takes, but for its manifest.
+    home.run(&["ingest", MODEL]).gives(0);
+    let store = home.path().join("data/flint-rt/flint-nano-q4_1");
+    let files = std::fs::read_dir(&store).unwrap().map(Result::unwrap);
+    let bytes: u64 = files
+        .filter(|file| file.file_name() != "manifest.json")
+        .map(|file| file.metadata().unwrap().len())
+        .sum();
+    assert_eq!(planned["places"][0]["needed_bytes"].as_u64(), Some(bytes));
+    let stripes = format!("{}=3,{}=1", home.path().join("a").display(), home.path().join("b").display());
+    let args = ["ingest", MODEL, "--name", "other", "--dry-run", "--json", "--stripe", &stripes];
+    let planned = home.run(&args).gives(0).last_event();
+    assert_eq!(planned["places"].as_array().unwrap().len(), 3);
+    assert!(!home.path().join("a").exists(), "nothing was made");
+}
+
+#[test]
+fn what_is_no_file_of_a_model_is_named_and_read_no_further() {
+    let home = Home::new();
+    let at = |name: &str| home.path().join(name);
+    std::fs::create_dir(at("folder")).unwrap();
+    std::fs::write(at("empty.gguf"), "").unwrap();
+    std::fs::write(at("zeros.gguf"), [0; 5000]).unwrap();
+    std::os::unix::fs::symlink(at("loop-b"), at("loop-a")).unwrap();
+    std::os::unix::fs::symlink(at("loop-a"), at("loop-b")).unwrap();
+    std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    for command in ["verify", "ingest", "info"] {
+        for (name, words) in [
+            ("folder", if command == "ingest" { "not a regular file" } else { "no manifest.json" }),
+            ("empty.gguf", "truncated"),
+            ("zeros.gguf", "not a GGUF"),
+            ("loop-a", "symbolic links"),
+            ("dangling", if command == "ingest" { "No such file" } else { "no such file" }),
+            ("socket", "not a regular file"),
+            ("pipe", "not a regular file"),
+        ] {
+            let path = at(name);
+            home.run(&[command, path.to_str().unwrap()]).refuses(3, words);
+        }
+        for device in ["/dev/zero", "/dev/null"] {
+            home.run(&[command, device]).refuses(3, "not a regular file");
+        }
+    }
+    assert!(!home.path().join("data").join("flint-rt").join("folder").exists());
+}
+
+#[test]
+fn settings_of_the_environment_are_named_when_they_do_not_fit() {
+    let home = Home::new();
+    for (variable, value) in [
+        ("FLINT_RT_TEMP", "-1"),
+        ("FLINT_RT_TOP_P", "2"),
+        ("FLINT_RT_REPEAT_PENALTY", "0"),
+        ("FLINT_RT_PRESENCE_PENALTY", "9"),
+        ("FLINT_RT_MODEL", "./not/here"),
+    ] {
+        let ran = home.run_with(&["generate", "x"], variable, value);
+        assert!(matches!(ran.code, Some(2 | 3)), "{variable}: {}", ran.stderr);
+        assert!(ran.stderr.contains(variable), "{variable}: {}", ran.stderr);
+    }
+    // A flag wins, so the variable is not to blame.
+    let ran = home.run_with(&["generate", "x", "--temp", "-2"], "FLINT_RT_TEMP", "-1").gives(2);
+    assert!(!ran.stderr.contains("FLINT_RT_TEMP"), "{}", ran.stderr);
+    if has_device("settings_of_the_environment") {
+        let ran = home.run_with(&["generate", "x", "-m", MODEL], "FLINT_RT_CTX_SIZE", "99999999").gives(2);
+        assert!(ran.stderr.contains("FLINT_RT_CTX_SIZE=99999999"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn names_in_a_file_cannot_steer_the_terminal() {
+    let home = Home::new();
+    let mut bytes = std::fs::read(MODEL).unwrap();
+    // The name's length stays, so all else stays in place.
+    let name = b"Flint nano (test model)";
+    let key = b"general.name";
+    let start = bytes.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4 + 8;
+    assert!(bytes[start..].starts_with(name), "the bundled model's name");
+    bytes[start..start + name.len()].copy_from_slice(b"a\x1b[2J\nb\x07c..............");
+    let path = home.path().join("steering.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let ran = home.run(&["info", path.to_str().unwrap()]);
+    assert!(ran.stdout.contains("model a\\u{1b}[2J\\nb\\u{7}c"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains(['\x1b', '\x07']), "{}", ran.stdout);
+}
+
+#[test]
+fn too_little_memory_is_said_and_is_no_panic() {
+    let home = Home::new();
+    for kibibytes in (40_000..=100_000).step_by(10_000) {
+        for command in ["verify", "ingest"] {
+            let limited = home.command(&[command, MODEL]);
+            let program = limited.get_program().to_owned();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("ulimit -v {kibibytes}; exec \"$@\""), "sh"]).arg(program);
+            shell.args(limited.get_args()).stdin(Stdio::null());
+            for (name, value) in limited.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            let ran = Ran::new(shell.output().unwrap());
+            assert!(!ran.stderr.contains("panicked"), "{command}, {kibibytes} KiB: {}", ran.stderr);
+            // So little that the program itself is not loaded ends by a signal, or with the loader's 127.
+            if kibibytes >= 60_000 {
+                assert!(
+                    matches!(ran.code, Some(0 | 5)),
+                    "{command}, {kibibytes}: {:?} {}",
+                    ran.code,
+                    ran.stderr
+                );
+            }
+        }
+    }
+}

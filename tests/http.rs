@@ -10,23 +10,21 @@
 
 #[path = "support/fault_server.rs"]
 mod fault_server;
+#[path = "support/ingest_run.rs"]
+mod ingest_run;
 #[allow(dead_code, unused_imports, reason = "of the program's module this test uses a part")]
 #[path = "../tools/source/mod.rs"]
 mod source;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fault_server::{Asked, Fault, FaultServer};
-use flint_rt::store::Sha256Digest;
+use ingest_run::{Home, Ran, model, sha256_of, wanted};
 use serde_json::Value;
 use source::http::HttpSource;
 use source::{FetchError, FetchOptions, Patience, Url};
-use tempfile::TempDir;
 
 // ---- The source by itself.
 
@@ -193,6 +191,26 @@ fn what_is_no_part_of_this_file_is_refused() {
 }
 
 #[test]
+fn a_server_that_drips_is_given_up() {
+    // 409 bytes in 400 ms would be enough; this gives 8.
+    let (read, asked) = read_with(vec![Fault::Drip(1_000_000)]);
+    assert!(read.unwrap() == *content(), "once: gone on with");
+    assert_eq!(asked.len(), 2);
+    let start = Instant::now();
+    let mut faults = vec![Fault::Drop(1_000_000)];
+    faults.resize(50, Fault::Drip(0));
+    let (read, asked) = read_with(faults);
+    let error = read.expect_err("a drip was waited for");
+    assert!(matches!(error, FetchError::GaveUp { tries: 4, .. }), "{error}");
+    assert!(error.to_string().contains("came in 0."), "{error}");
+    assert_eq!(asked.len(), 4);
+    assert!(start.elapsed() < Duration::from_secs(10));
+    // Parts of one byte are a drip, too.
+    let (read, _) = read_with(vec![Fault::Short(1); 50]);
+    assert!(matches!(read, Err(FetchError::GaveUp { tries: 4, .. })), "{read:?}");
+}
+
+#[test]
 fn a_source_reads_from_any_byte_on() {
     let server = FaultServer::start(content(), |_| Fault::None);
     let mut source = open(&server).unwrap();
@@ -240,114 +258,6 @@ fn a_wait_ends_when_the_person_asks() {
 
 // ---- The real binary.
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
-
-fn model() -> Arc<Vec<u8>> {
-    Arc::new(std::fs::read(MODEL).unwrap())
-}
-
-fn sha256_of(bytes: &[u8]) -> String {
-    Sha256Digest::of(bytes).to_string()
-}
-
-/// A folder for stores, and a home that has no token.
-struct Home(TempDir);
-
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ran {
-    fn new(output: Output) -> Self {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let ran =
-            Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
-        assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
-        for said in [&ran.stdout, &ran.stderr] {
-            assert!(!said.contains("hf_secret") && !said.contains("signed_secret"), "a secret in {said}");
-        }
-        ran
-    }
-
-    #[track_caller]
-    fn gives(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        self
-    }
-
-    #[track_caller]
-    fn says(self, words: &str) -> Self {
-        let line = self.stderr.lines().last().unwrap_or_default();
-        assert!(line.starts_with("flint-rt: ") && line.contains(words), "wanted {words:?} in {line:?}");
-        self
-    }
-}
-
-impl Home {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn command(&self, source: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
-        for (name, _) in std::env::vars_os() {
-            // The caller's hub, proxies and settings are not under test.
-            let upper = name.to_string_lossy().to_uppercase();
-            if ["HF_", "FLINT_RT_", "HUGGING", "SSL_CERT"].iter().any(|start| upper.starts_with(start))
-                || upper.ends_with("_PROXY")
-            {
-                command.env_remove(name);
-            }
-        }
-        command
-            .arg("ingest")
-            .args((!source.is_empty()).then_some(source))
-            .args(args)
-            .env("HOME", self.0.path())
-            .env("XDG_CACHE_HOME", self.0.path().join("cache"))
-            .env("FLINT_RT_STORE_DIR", self.0.path().join("stores"))
-            .envs([
-                ("FLINT_RT_RETRIES", "3"),
-                ("FLINT_RT_RETRY_WAIT", "0.01"),
-                ("FLINT_RT_STALL_TIMEOUT", "0.5"),
-            ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, source: &str, args: &[&str]) -> Ran {
-        Ran::new(self.command(source, args).output().unwrap())
-    }
-
-    /// Where the store is to be.
-    fn store(&self) -> PathBuf {
-        self.0.path().join("stores/flint-nano-q4_1")
-    }
-
-    /// What is in it.
-    fn files(&self) -> BTreeMap<String, Vec<u8>> {
-        files_in(&self.store())
-    }
-}
-
-fn files_in(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
-        .collect()
-}
-
-/// The store as it is made from the file itself.
-fn wanted() -> BTreeMap<String, Vec<u8>> {
-    let home = Home::new();
-    home.run(MODEL, &[]).gives(0);
-    home.files()
-}
-
 const PATH: &str = "/m/flint-nano-q4_1.gguf";
 
 #[test]
@@ -355,7 +265,7 @@ fn a_store_from_a_bad_line_is_the_store_from_the_file() {
     let (wanted, sha256) = (wanted(), sha256_of(&model()));
     let scripts = [
         vec![],
-        vec![Fault::Drop(3_000_000), Fault::Status(503, ""), Fault::Drop(10), Fault::Stall(2_000_000)],
+        vec![Fault::Drop(3_000_000), Fault::Status(503, ""), Fault::Drop(10_000), Fault::Stall(2_000_000)],
         vec![Fault::Mute, Fault::Short(5_000_000), Fault::Chunked],
         vec![Fault::Redirect(307, format!("{PATH}?key=signed_secret")), Fault::Slow(100_000)],
         vec![Fault::Whole],
@@ -511,6 +421,12 @@ fn names_that_mean_nothing_are_usage_faults_or_missing_files() {
 
 #[test]
 fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        a_signal_ends_a_fetch(signal, code);
+    }
+}
+
+fn a_signal_ends_a_fetch(signal: i32, code: i32) {
     let sha256 = sha256_of(&model());
     let server = FaultServer::start(model(), |asked| match asked.number {
         0 => Fault::Stall(9_000_000),
@@ -524,8 +440,10 @@ fn an_interrupted_fetch_ends_at_once_and_goes_on_where_it_was() {
     let start = Instant::now();
     let id = i32::try_from(child.id()).unwrap();
     // SAFETY: sends a signal to a child of ours that was not waited for yet, so the number is still its own.
-    assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
-    Ran::new(child.wait_with_output().unwrap()).gives(130).says("goes on where it was");
+    assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+    let ran = Ran::new(child.wait_with_output().unwrap()).gives(code).says("goes on where it was");
+    let last: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["exit"]), (&Value::from("error"), &Value::from(code)));
     assert!(start.elapsed() < Duration::from_secs(3));
     assert!(!home.store().exists());
     let ran = home.run(&server.url(PATH), &["--sha256", &sha256, "--json"]).gives(0);

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use flint_rt::disk::DriveIdentity;
+use flint_rt::disk::profile::DriveProfile;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -65,6 +67,7 @@ impl Home {
             .env("HOME", self.0.path())
             .env("XDG_DATA_HOME", self.0.path().join("data"))
             .env("XDG_CACHE_HOME", self.0.path().join("cache"))
+            .env("XDG_STATE_HOME", self.0.path().join("state"))
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -293,7 +296,10 @@ fn plan_says_what_to_expect_and_that_it_is_an_estimate() {
     let plan = home.run(&["plan", MODEL, "--json", "--pool-slots", "48"]).gives(0).json();
     assert_eq!(plan["model"]["kind"], "gguf");
     assert_eq!(plan["memory"]["pool_slots"], 48);
-    assert_eq!(plan["drive"]["measured"], false);
+    assert_eq!(
+        (&plan["drive"]["measured"], &plan["device_cost"]["measured"]),
+        (&json!(false), &json!(false))
+    );
     let expected = &plan["expectation"];
     assert_eq!(expected["is_estimate"], true);
     let rate = |name: &str| expected[name]["tokens_a_second"].as_f64().unwrap();
@@ -317,6 +323,55 @@ fn plan_says_what_to_expect_and_that_it_is_an_estimate() {
     {
         assert!(text.contains(word), "{word} in {text}");
     }
+}
+
+/// A profile of the drive under `file`, whose bursts take `seconds` for any number of records.
+fn saved_profile(home: &Home, file: &str, seconds: f64) {
+    let latency = json!({ "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p99.9": 1.0, "max": 1.0 });
+    let row = |depth: u32| {
+        json!({
+            "engine": "ring", "pattern": "random", "is_record": true, "block_bytes": 30_720, "depth": depth,
+            "with_uploads": false, "seconds": 1.0, "reads": 10, "bytes": 307_200, "gb_s": 2.5, "iops": 10.0,
+            "latency_us": latency, "cpu_s_per_gb": 0.1,
+        })
+    };
+    let profile: DriveProfile = serde_json::from_value(json!({
+        "schema_version": 1, "program_version": "0.1.0", "measured_at": 951_782_400, "paths": [file],
+        "drives": [DriveIdentity::of(Path::new(file))], "record_bytes": 30_720, "record_from": "model",
+        "reads_a_record": 3, "read_path": "ring", "is_direct": true, "spread_bytes": 9_000_000, "seconds": 2.0,
+        "rows": [row(1), row(8)],
+        "bursts": [{ "records": 1, "bursts": 3, "seconds": seconds, "gb_s": 1.0, "latency_us": latency }],
+        "findings": [],
+    }))
+    .unwrap();
+    profile.save(&home.0.path().join("state/flint-rt/drives")).unwrap();
+}
+
+#[test]
+fn plan_takes_the_saved_profile_of_the_drive_and_says_so() {
+    if !has_device("plan_takes_the_saved_profile_of_the_drive_and_says_so") {
+        return;
+    }
+    let home = Home::new();
+    let plan = |flags: &[&str]| home.run(&[&["plan", MODEL, "--json"], flags].concat()).gives(0).json();
+    assert_eq!(plan(&[])["drive"]["from"], "assumed");
+    saved_profile(&home, MODEL, 0.1);
+    let found = plan(&[]);
+    assert_eq!(found["drive"]["from"], "profile of 2000-02-29");
+    assert_eq!(found["drive"]["bytes_a_second"], 2.5e9);
+    // Six layers, each of which waits for a burst.
+    assert!(found["expectation"]["cold"]["drive_seconds"].as_f64().unwrap() >= 0.6, "{found}");
+    assert!(found["basis"].to_string().contains("by the profile of 2000-02-29"), "{found}");
+    assert_eq!(plan(&["--drive-rate", "1"])["drive"]["from"], "assumed");
+    assert_eq!(plan(&["--measure", "--seconds", "1"])["drive"]["from"], "measured now");
+
+    // One of another version is said and left out.
+    for file in fs::read_dir(home.0.path().join("state/flint-rt/drives")).unwrap() {
+        fs::write(file.unwrap().path(), r#"{ "schema_version": 99 }"#).unwrap();
+    }
+    let ran = home.run(&["plan", MODEL, "--json"]).gives(0);
+    assert_eq!(ran.json()["drive"]["from"], "assumed");
+    assert!(ran.stderr.contains("schema version 99"), "{}", ran.stderr);
 }
 
 #[test]
@@ -366,6 +421,22 @@ fn plan_measures_by_the_reads_of_decode() {
         assert_eq!(records, [1, 2, 4]);
         assert!(drive["read_bytes"].as_u64().unwrap() > 0, "{drive}");
         assert!(!drive["doubts"].as_array().unwrap().is_empty(), "so few bytes are worth a doubt: {drive}");
+        // The device, too: what it was not asked it does not know.
+        let device = &plan["device_cost"];
+        assert_eq!(device["measured"], true);
+        let seconds = |part: &str| device[part].as_f64().unwrap();
+        assert!(0.0 < seconds("kernel_seconds") && seconds("kernel_seconds") < 5.0, "{device}");
+        // On a machine that is busy, one of the two may be lost in the noise.
+        assert!(seconds("stall_seconds") + seconds("record_seconds") > 0.0, "{device}");
+        let basis = plan["basis"].to_string();
+        assert!(basis.contains("device: measured now") && basis.contains("6 of 6 expert layers"), "{basis}");
+        let rates: Vec<f64> = plan["expectation"]["by_hit_rate"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|point| point["tokens_a_second"].as_f64().unwrap())
+            .collect();
+        assert!(rates.len() == 21 && rates.is_sorted(), "{rates:?}");
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the file that was made is still there");
 }

@@ -9,7 +9,8 @@ mod nano;
 use std::path::Path;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::simulate::curves::{hit_rate, largest_difference};
+use flint_rt::engine::expectation::HIT_RATES;
+use flint_rt::engine::simulate::curves::{curve, hit_rate, largest_difference};
 use flint_rt::engine::simulate::{CacheKind, Prefetch, Rule, Setup, run};
 use flint_rt::expert::{Policy, RouteTrace};
 use flint_rt::model::Want;
@@ -23,8 +24,11 @@ fn recorded(text: &str) -> RouteTrace {
 /// Slots of 672 at 10, 20, .. 80 %.
 const SLOTS: [u32; 8] = [67, 134, 202, 269, 336, 403, 470, 538];
 
+/// Hit rates at [`SLOTS`].
+type Curve = [f64; 8];
+
 /// What was published with the recordings, by another program; uses were counted one expert at a time.
-const PUBLISHED: [(&str, [f64; 8], [f64; 8], [f64; 8]); 3] = [
+const PUBLISHED: [(&str, Curve, Curve, Curve); 3] = [
     (
         "code",
         [0.004, 0.246, 0.390, 0.493, 0.615, 0.717, 0.811, 0.894],
@@ -66,7 +70,7 @@ fn published_hit_rates_come_out_again() {
 }
 
 /// A pool of fewer slots than a token's picks loses all by the published count. By waves, what a layer finds is used before
-/// anything of it is dropped, so a little is left; from a token's picks on the two counts agree within a point.
+/// anything of it is dropped, so a little is left; from a token's picks on the two counts agree within two points.
 #[test]
 fn waves_hit_more_where_a_pool_is_smaller_than_a_token() {
     let trace = recorded("code");
@@ -76,7 +80,7 @@ fn waves_hit_more_where_a_pool_is_smaller_than_a_token() {
     assert!(single < 0.01 && waves > single, "{waves} {single}");
     for slots in &SLOTS[1..] {
         let [waves, single] = both(*slots);
-        assert!((waves - single).abs() < 0.015, "{slots}: {waves} {single}");
+        assert!((waves - single).abs() < 0.02, "{slots}: {waves} {single}");
     }
 }
 
@@ -84,7 +88,7 @@ fn waves_hit_more_where_a_pool_is_smaller_than_a_token() {
 fn no_policy_beats_the_bound_and_the_default_beats_lru() {
     let traces = ["code", "prose", "chat"].map(recorded);
     let all = RouteTrace::in_turn(&[&traces[0], &traces[1], &traces[2]]).unwrap();
-    for slots in SLOTS {
+    for slots in [67, 202, 470] {
         let of = |cache| hit_rate(&all, cache, slots, Rule::Waves);
         let bound = of(CacheKind::Belady);
         for policy in Policy::all(64) {
@@ -94,11 +98,26 @@ fn no_policy_beats_the_bound_and_the_default_beats_lru() {
     }
 }
 
+/// What `plan` expects of a pool is what the default policy gives.
+#[test]
+fn the_expected_hit_rates_are_those_of_the_default_policy() {
+    let traces = ["code", "prose", "chat"].map(recorded);
+    let all = RouteTrace::in_turn(&[&traces[0], &traces[1], &traces[2]]).unwrap();
+    let shares = HIT_RATES.map(|(share, _)| share);
+    for (column, trace) in [&traces[0], &all, &traces[1]].into_iter().enumerate() {
+        let got = curve(trace, CacheKind::Pool(Policy::default()), &shares);
+        for ((share, wanted), got) in HIT_RATES.iter().zip(got) {
+            let wanted = wanted[column];
+            assert!((got - wanted).abs() < 0.000_501, "{share}, column {column}: {got}, wanted {wanted}");
+        }
+    }
+}
+
 #[test]
 fn expanded_routes_have_the_curve_of_their_recording() {
     for text in ["code", "prose"] {
         let recorded = recorded(text);
-        let expanded = recorded.expand(6, 256, 6, 1).unwrap();
+        let expanded = recorded.expand(12, 256, 6, 1).unwrap();
         let difference = largest_difference(&recorded, &expanded);
         println!("{text}: {} tokens, largest difference {difference:.4}", expanded.token_count());
         assert!(difference < 0.02, "{text}: {difference}");
@@ -132,9 +151,9 @@ fn record_real_run(slots: u32, policy: Policy) -> Option<(RouteTrace, u64, u64)>
     engine
         .feed_prompt(&mut session, &ids[..1], Want::Nothing, &mut flint_rt::model::prefill::NoObserver)
         .expect("fed");
-    for at in 0..ids.len() {
+    for (at, &id) in ids.iter().enumerate() {
         if at > 0 {
-            engine.feed_token(&mut session, ids[at], Want::Nothing).expect("a step");
+            engine.feed_token(&mut session, id, Want::Nothing).expect("a step");
         }
         for routes in engine.last_routes() {
             trace.picks.extend(routes.experts.iter().map(|&expert| u16::try_from(expert).unwrap()));

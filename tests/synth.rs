@@ -11,9 +11,8 @@
 #[path = "support/nano.rs"]
 mod nano;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -193,31 +192,119 @@ fn a_file_that_is_there_is_replaced_only_when_asked_and_two_writers_do_not_meet(
     assert!(!partial.exists());
 }
 
-#[test]
-fn ctrl_c_removes_what_was_begun() {
-    let folder = folder();
-    let path = folder.path().join("large.gguf");
-    // 4 GB, of which a fraction gets written.
-    let args = ["--preset", "tiny", "--embed", "2048", "--vocabulary", "400000", "--json"];
-    let mut child = command(&path, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+/// A model of 1 GB, of which a fraction gets made before a signal comes.
+const LARGE: [&str; 6] = ["--preset", "tiny", "--embed", "2048", "--vocabulary", "100000"];
+
+/// Sends `signal` as soon as there is `path`; gives the exit code and what was printed. None where there is no room.
+fn interrupted(mut command: Command, path: &Path, signal: &str) -> Option<(Option<i32>, Vec<Value>, String)> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
-    let partial = folder.path().join("large.gguf.partial");
-    while !partial.exists() && child.try_wait().unwrap().is_none() {
+    while !path.exists() && child.try_wait().unwrap().is_none() {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is written");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
-    let code = child.wait().unwrap().code();
-    if code == Some(5) {
-        println!("skipped: no room for 4 GB");
-        return;
+    let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    if output.status.code() == Some(5) {
+        println!("skipped: no room for 1 GB");
+        return None;
     }
-    assert!(interrupted.success());
-    assert_eq!(code, Some(130));
-    let mut stdout = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
-    assert!(stdout.lines().last().unwrap().contains("interrupted"), "{stdout}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    assert!(sent.success());
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let events = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    Some((output.status.code(), events, String::from_utf8(output.stderr).unwrap()))
+}
+
+#[test]
+fn a_signal_leaves_nothing_of_a_file_that_was_begun() {
+    for (signal, wanted) in [("INT", 130), ("TERM", 143)] {
+        let folder = folder();
+        let (path, partial) = (folder.path().join("large.gguf"), folder.path().join("large.gguf.partial"));
+        let command = command(&path, &[&LARGE[..], &["--json"]].concat());
+        let Some((code, events, _)) = interrupted(command, &partial, signal) else { return };
+        assert_eq!(code, Some(wanted), "{events:?}");
+        assert_eq!(events.last().unwrap()["message"], "interrupted", "{events:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left after {signal}");
+    }
+}
+
+#[test]
+fn a_signal_leaves_of_a_store_what_the_next_run_goes_on_with() {
+    for (signal, wanted) in [("INT", 130), ("TERM", 143)] {
+        let folder = folder();
+        let store = folder.path().join("large");
+        let journal = folder.path().join("large.partial/journal.json");
+        let command = store_command(&store, &[&LARGE[..], &["--json"]].concat());
+        let Some((code, events, _)) = interrupted(command, &journal, signal) else { return };
+        assert_eq!(code, Some(wanted), "{events:?}");
+        let message = events.last().unwrap()["message"].as_str().unwrap();
+        assert!(message.contains("the same command goes on"), "{message}");
+        assert!(!store.exists() && journal.exists(), "kept for the next run, and no store yet");
+        // Another recipe is another source: what lies there is not mixed into it.
+        let other = store_command(&store, &["--preset", "tiny"]).output().unwrap();
+        assert_eq!(other.status.code(), Some(1), "{}", String::from_utf8_lossy(&other.stderr));
+        assert!(journal.exists(), "it stays");
+    }
+}
+
+fn store_command(store: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
+    command.args(["synth", "--store"]).arg(store).args(args).stdin(Stdio::null());
+    command
+}
+
+/// Names and bytes of a folder's files.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+    });
+    files.collect()
+}
+
+#[test]
+fn a_store_is_what_ingest_makes_of_the_file_to_the_byte() {
+    let folder = folder();
+    // The second is longer than a chunk of the ingest, so that threads share it and chunks end within tensors.
+    let larger = ["--preset", "nano", "--layers", "20", "--skew", "1", "--alignment", "4096"];
+    for (name, args) in [("tiny", &["--preset", "tiny"][..]), ("larger", &larger)] {
+        let gguf = made(&folder, &format!("{name}.gguf"), args);
+        let ingested = folder.path().join("ingested");
+        let output = Command::new(env!("CARGO_BIN_EXE_flint-rt"))
+            .arg("ingest")
+            .arg(&gguf)
+            .args(["--name", name, "--store-dir"])
+            .arg(&ingested)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+        // By its path, and by its name in the store folder.
+        let direct = folder.path().join("direct").join(name);
+        let args = [&["--seed", "1", "--json"], args].concat();
+        let output = store_command(&direct, &args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let done: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+        assert_eq!(done["event"], "done");
+        assert_eq!(done["source_sha256"], sha256(&gguf));
+        let named = store_command(Path::new(name), &args)
+            .args(["--threads", "7", "--store-dir"])
+            .arg(folder.path().join("named"))
+            .output()
+            .unwrap();
+        assert!(named.status.success(), "{}", String::from_utf8_lossy(&named.stderr));
+
+        let wanted = contents(&ingested.join(name));
+        for found in [contents(&direct), contents(&folder.path().join("named").join(name))] {
+            assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+            for (file, bytes) in &wanted {
+                assert!(found[file] == *bytes, "{name}/{file}");
+            }
+        }
+    }
+    let again = store_command(&folder.path().join("direct/tiny"), &["--preset", "tiny"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(1), "a store that is there stays");
 }
 
 /// What a prompt of random tokens showed.

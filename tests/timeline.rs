@@ -1,7 +1,6 @@
 //! The timeline of a run and the split of its time: complete, in order, and without influence on what is computed.
 
 #[path = "support/nano.rs"]
-#[allow(dead_code, reason = "shared with tests that use more of it")]
 mod nano;
 
 use flint_rt::base::events::{Event, Lane};

@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
     /// Measure speed, hit rate and bytes read, in the tests of llama-bench.
-    Bench(crate::bench::BenchArgs),
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
     /// Make one page of a bench's results: pictures, tables, a timeline.
@@ -109,7 +109,8 @@ pub(crate) struct EngineArgs {
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
-    /// Take the SHA-256 of a GGUF before it is used, and compare it with what it was before; once, until the file changes.
+    /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
+    /// hub's file by name and length, else with what it was before; once, until the file changes.
     #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) check_source: bool,
 }
@@ -126,25 +127,25 @@ pub(crate) enum SourceChoice {
 #[command(next_help_heading = "Sampling (greedy unless --temp is above 0)")]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 takes the best token every time.
-    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0)]
+    #[arg(long, env = "FLINT_RT_TEMP", default_value_t = 0.0, value_parser = sampling(|options, value| options.temperature = value))]
     pub(crate) temp: f32,
     /// Only the K best tokens; 0 for all.
     #[arg(long, env = "FLINT_RT_TOP_K", default_value_t = 0, value_name = "K")]
     pub(crate) top_k: u32,
     /// Only the best tokens that together reach this probability, 0 to 1.
-    #[arg(long, env = "FLINT_RT_TOP_P", default_value_t = 1.0, value_name = "P")]
+    #[arg(long, env = "FLINT_RT_TOP_P", default_value_t = 1.0, value_name = "P", value_parser = sampling(|options, value| options.top_p = value))]
     pub(crate) top_p: f32,
     /// Only tokens with at least this share of the best one's probability, 0 to 1.
-    #[arg(long, env = "FLINT_RT_MIN_P", default_value_t = 0.0, value_name = "P")]
+    #[arg(long, env = "FLINT_RT_MIN_P", default_value_t = 0.0, value_name = "P", value_parser = sampling(|options, value| options.min_p = value))]
     pub(crate) min_p: f32,
     /// Makes recent tokens less likely by this factor; 1 is off.
-    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", default_value_t = 1.0, value_name = "X")]
+    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", default_value_t = 1.0, value_name = "X", value_parser = sampling(|options, value| options.repetition_penalty = value))]
     pub(crate) repeat_penalty: f32,
     /// Subtracted from the logit of each recent token, -2 to 2.
-    #[arg(long, env = "FLINT_RT_PRESENCE_PENALTY", default_value_t = 0.0, value_name = "X")]
+    #[arg(long, env = "FLINT_RT_PRESENCE_PENALTY", default_value_t = 0.0, value_name = "X", value_parser = sampling(|options, value| options.presence_penalty = value))]
     pub(crate) presence_penalty: f32,
     /// Subtracted from the logit of each recent token as often as it occurs, -2 to 2.
-    #[arg(long, env = "FLINT_RT_FREQUENCY_PENALTY", default_value_t = 0.0, value_name = "X")]
+    #[arg(long, env = "FLINT_RT_FREQUENCY_PENALTY", default_value_t = 0.0, value_name = "X", value_parser = sampling(|options, value| options.frequency_penalty = value))]
     pub(crate) frequency_penalty: f32,
     /// Seed of the draws: equal seeds give equal replies.
     #[arg(short, long, env = "FLINT_RT_SEED", default_value_t = 0)]
@@ -255,7 +256,10 @@ pub(crate) struct IngestArgs {
     /// Spread the experts over these drives, each by its share: DIR[=WEIGHT],... Without weights the drives are measured.
     #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',')]
     pub(crate) stripe: Vec<Stripe>,
-    /// Print events as JSON, one a line: progress, retry, and at the end done or error.
+    /// Say what would be fetched, how much room it needs and where; fetch the header alone, and write nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print events as JSON, one a line: progress, retry, and at the end done, planned (--dry-run) or error.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -266,10 +270,10 @@ pub(crate) struct IngestArgs {
 #[derive(Debug, ArgsOf)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
-    /// Seconds without a byte after which a connection is given up.
+    /// Seconds without a byte, or with less than 1 KiB for each of them, after which a connection is given up.
     #[arg(long, env = "FLINT_RT_STALL_TIMEOUT", default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) stall_timeout: f64,
-    /// Tries in a row without a byte after which the source is given up.
+    /// Tries in a row that bring less than that, after which the source is given up.
     #[arg(long, env = "FLINT_RT_RETRIES", default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) retries: u32,
     /// Seconds to wait after the first of them; each further one doubles it, up to 32 times.
@@ -314,13 +318,13 @@ pub(crate) struct InfoArgs {
 #[derive(Debug, ArgsOf)]
 pub(crate) struct PlanArgs {
     /// The model, as for --model.
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL")]
     pub(crate) positional: Option<PathBuf>,
     /// Measure the drive by reads as decode makes them: of the model's files, of the file PATH, or of a file that is made
-    /// in the folder PATH and removed.
+    /// in the folder PATH and removed. And the device, by a few tokens through a short model of the same shapes.
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub(crate) measure: Option<Option<PathBuf>>,
-    /// Seconds that the measurement takes.
+    /// Seconds that the drive is measured.
     #[arg(long, default_value_t = 10, value_name = "N", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
     /// Take this for the drive's rate, in GB/s [default: the drive's saved profile, else 3].
@@ -424,6 +428,16 @@ pub(crate) struct EvalArgs {
 fn drive_rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "wanted GB/s, as 3.5".to_owned())?;
     if (0.001..=1000.0).contains(&rate) { Ok(rate) } else { Err("wanted 0.001 to 1000 GB/s".to_owned()) }
+}
+
+/// A number of [`SamplerOptions`], put there by `set`, in the range that the sampler has for it.
+fn sampling(set: fn(&mut SamplerOptions, f32)) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| {
+        let value: f32 = text.parse().map_err(|_| "wanted a number, as 0.8".to_owned())?;
+        let mut options = SamplerOptions::default();
+        set(&mut options, value);
+        options.check(u32::MAX).map(|()| value).map_err(|error| error.to_string())
+    }
 }
 
 /// A wait.

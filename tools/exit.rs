@@ -60,12 +60,14 @@ impl Exit {
         }
     }
 
-    /// Of a failed operation on a model's file: only what is not there is the model's fault.
-    fn of_model_io(error: &io::Error) -> Self {
+    /// Of a failed operation on a model's file: only what is not there, or leads to itself, is the
+    /// model's fault.
+    pub(crate) fn of_model_io(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::UnexpectedEof => {
                 Self::Model
             }
+            _ if error.raw_os_error() == Some(libc::ELOOP) => Self::Model,
             _ => Self::of_io(error),
         }
     }
@@ -123,8 +125,14 @@ impl Failure {
         }
     }
 
-    /// Says it, and gives the code.
-    pub(crate) fn report(self) -> ExitCode {
+    /// Says it, and gives the code. Of what may be the fault of a setting, the variables are named that made settings:
+    /// `from_environment`, as `NAME=value`.
+    pub(crate) fn report(self, from_environment: &[String]) -> ExitCode {
+        let may_be_of_setting =
+            matches!(self, Self::Told { exit: Exit::Usage | Exit::Model | Exit::Device | Exit::Memory, .. });
+        if may_be_of_setting && !from_environment.is_empty() {
+            note(&format!("from the environment: {}", from_environment.join(", ")));
+        }
         self.say().into()
     }
 
@@ -223,9 +231,12 @@ pub(crate) fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Gguf(error) => of_gguf(error),
         StoreError::Io { source, .. } => Exit::of_model_io(source),
-        StoreError::NoSpace { .. } | StoreError::DriveFull { .. } => Exit::Memory,
+        StoreError::NoSpace { .. }
+        | StoreError::DriveFull { .. }
+        | StoreError::Memory(_)
+        | StoreError::Thread { .. } => Exit::Memory,
         StoreError::TargetName { .. } | StoreError::StripeFolder { .. } => Exit::Usage,
-        StoreError::Stopped => Exit::Interrupted,
+        StoreError::Stopped => interrupt::exit(),
         StoreError::TargetParent { .. }
         | StoreError::TargetExists { .. }
         | StoreError::Busy { .. }
@@ -242,7 +253,7 @@ pub(crate) fn of_store(error: &StoreError) -> Exit {
 fn of_source(error: &SourceError) -> Exit {
     match error {
         SourceError::Changed { .. } => Exit::Model,
-        SourceError::Stopped => Exit::Interrupted,
+        SourceError::Stopped => interrupt::exit(),
         SourceError::Read { source, .. } => source.downcast_ref().map_or(Exit::Failed, of_fetch),
         _ => Exit::Failed,
     }
@@ -265,7 +276,7 @@ fn of_fetch(error: &FetchError) -> Exit {
         | FetchError::Length { .. }
         | FetchError::Digest { .. }
         | FetchError::Changed { .. } => Exit::Model,
-        FetchError::Stopped => Exit::Interrupted,
+        FetchError::Stopped => interrupt::exit(),
         _ => Exit::Failed,
     }
 }
@@ -288,7 +299,7 @@ fn of_disk(error: &DiskError) -> Exit {
         DiskError::NotAFile { .. } | DiskError::Truncated { .. } => Exit::Model,
         DiskError::Read { source, .. } => Exit::of_io(source),
         DiskError::PathUnknown { .. } | DiskError::Depth { .. } => Exit::Usage,
-        DiskError::Memory(_) => Exit::Memory,
+        DiskError::Memory(_) | DiskError::PoolThreads { .. } => Exit::Memory,
         _ => Exit::Failed,
     }
 }

@@ -26,6 +26,7 @@ use crate::devices;
 use crate::exit::{Failure, Outcome};
 use crate::model::{self, Found};
 use crate::open;
+use crate::terminal::{escaped, escaped_line};
 
 /// What the files say.
 struct Model {
@@ -78,10 +79,10 @@ pub(crate) fn run(args: &InfoArgs) -> Outcome {
         write!(stdout, "{}", model_text(&found, &model))?;
         writeln!(stdout, "devices")?;
         for device in devices {
-            writeln!(stdout, "  {}", devices::line(device))?;
+            writeln!(stdout, "  {}", escaped(&devices::line(device)))?;
         }
         if let Some(survey) = survey {
-            write!(stdout, "{}", survey_text(survey))?;
+            write!(stdout, "{}", escaped(&survey_text(survey)))?;
         }
     }
     stdout.flush()?;
@@ -324,7 +325,7 @@ fn model_text(found: &Found, model: &Model) -> String {
     let config = &model.config;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
-        let _ = writeln!(text, "  {what:<16} {value}");
+        let _ = writeln!(text, "  {what:<16} {}", escaped_line(&value));
     };
     line("path", format!("{} ({})", found.shown(), kind(&model.source)));
     match model.source.source_sha256() {
@@ -404,7 +405,7 @@ fn model_text(found: &Found, model: &Model) -> String {
     for file in &model.files {
         line("file", file.line());
     }
-    format!("model {}\n{text}", config.name)
+    format!("model {}\n{text}", escaped_line(&config.name))
 }
 
 fn record_text(model: &Model) -> String {

@@ -24,7 +24,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::model;
 use crate::source::{self, FetchOptions, Opened, Patience, SourceName};
 use crate::terminal::{Bar, note};
-use crate::{digest, interrupt, stripes};
+use crate::{digest, dry_run, interrupt, stripes};
 
 /// The shortest time between two events of progress.
 const EVENT_EVERY: Duration = Duration::from_millis(500);
@@ -62,6 +62,9 @@ fn ingest(args: &IngestArgs) -> Outcome {
         note(&format!("{} is a store of this file already", target.display()));
         return done(json!({ "source_sha256": in_words(&sha256_of(&there)) }), false);
     }
+    if args.dry_run {
+        return dry_run::tell(args, &name, &opened, &gguf, &target);
+    }
     if opened.is_remote && opened.sha256.is_none() && !args.force_unverified {
         return Err(Failure::usage(format!(
             "{name}: nobody says what the SHA-256 of this file must be; give it with --sha256, or take whatever comes with \
@@ -71,7 +74,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
     make_folder(&target)?;
     let ingest_options = IngestOptions {
         sha256: opened.sha256.unwrap_or_default(),
-        stripes: stripes::plan(&args.stripe)?,
+        stripes: stripes::plan(&args.stripe, &target)?,
         ..IngestOptions::default()
     };
     let report = with_bar(opened.files, &target, &ingest_options, args.json)
@@ -80,11 +83,14 @@ fn ingest(args: &IngestArgs) -> Outcome {
     done(json_of(&report), true)
 }
 
-/// Says what an interrupted ingest is good for.
-fn go_on_later(failure: Failure) -> Failure {
+/// Says what an interrupted ingest is good for, with the code of the signal that came.
+pub(crate) fn go_on_later(failure: Failure) -> Failure {
     match failure {
-        Failure::Told { exit: Exit::Interrupted, text } => {
-            Failure::new(Exit::Interrupted, format!("{text}; the same command goes on where it was"))
+        Failure::Told { exit: Exit::Interrupted | Exit::Terminated, text } if text.contains("goes on") => {
+            Failure::new(interrupt::exit(), text)
+        }
+        Failure::Told { exit: Exit::Interrupted | Exit::Terminated, text } => {
+            Failure::new(interrupt::exit(), format!("{text}; the same command goes on where it was"))
         }
         other => other,
     }
@@ -170,7 +176,8 @@ pub(crate) fn make_quietly(
     with_bar(store::open_local(source)?, target, options, false)
 }
 
-fn with_bar(
+/// Makes a store of `files`, with a bar, and with events of progress on standard output if `has_events`.
+pub(crate) fn with_bar(
     files: Vec<Box<dyn ByteSource>>,
     target: &Path,
     options: &IngestOptions,
@@ -194,13 +201,15 @@ fn with_bar(
     })
 }
 
-fn make_folder(target: &Path) -> Outcome {
+/// Makes the folder in which the store `target` will be.
+pub(crate) fn make_folder(target: &Path) -> Outcome {
     let Some(dir) = target.parent() else { return Ok(()) };
     let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
     std::fs::create_dir_all(dir).map_err(failed)
 }
 
-fn tell(report: &IngestReport) {
+/// Says what was done.
+pub(crate) fn tell(report: &IngestReport) {
     let fetched_bytes = report.source_bytes - report.resumed_bytes;
     let resumed = match report.resumed_bytes {
         0 => String::new(),
@@ -241,7 +250,8 @@ fn progress_of(progress: &IngestProgress) -> Value {
     })
 }
 
-fn json_of(report: &IngestReport) -> Value {
+/// What was done, for programs.
+pub(crate) fn json_of(report: &IngestReport) -> Value {
     json!({
         "source_bytes": report.source_bytes,
         "resumed_bytes": report.resumed_bytes,

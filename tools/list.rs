@@ -9,7 +9,7 @@ use crate::args::ListArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::model;
 use crate::stores::{self, Entry, State};
-use crate::terminal::note;
+use crate::terminal::{escaped_line, note};
 
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs) -> Outcome {
@@ -31,7 +31,12 @@ pub(crate) fn run(args: &ListArgs) -> Outcome {
     let width = entries.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);
     for entry in &entries {
         let size = display_bytes(entry.size_bytes);
-        writeln!(stdout, "{:<width$}  {size:>11}  {}", entry.name, text(entry))?;
+        writeln!(
+            stdout,
+            "{:<width$}  {size:>11}  {}",
+            escaped_line(&entry.name),
+            escaped_line(&text(entry))
+        )?;
     }
     Ok(())
 }

@@ -11,9 +11,11 @@ mod args;
 mod bench;
 mod bundled;
 mod chat;
+mod date;
 mod devices;
 mod digest;
 mod disk_profile;
+mod dry_run;
 mod eval;
 mod exit;
 mod folders;
@@ -42,10 +44,11 @@ mod verify;
 use std::process::ExitCode;
 
 use args::Command;
+use parse::Parsed;
 
 fn main() -> ExitCode {
-    let args = match parse::parse() {
-        Ok(args) => args,
+    let Parsed { args, from_environment } = match parse::parse() {
+        Ok(parsed) => parsed,
         Err(exit) => return exit.into(),
     };
     interrupt::install();
@@ -68,6 +71,6 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(&from_environment),
     }
 }

@@ -65,7 +65,7 @@ fn look_up(named: &Path, dir: Option<&Path>) -> Outcome<PathBuf> {
         Ok(true) => return Ok(named.to_owned()),
         Ok(false) => {}
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-        Err(error) => return Err(Failure::because(Exit::of_io(&error), name.to_string(), &error)),
+        Err(error) => return Err(Failure::because(Exit::of_model_io(&error), name.to_string(), &error)),
     }
     let missing = |text: String| Err(Failure::new(Exit::Model, text));
     if named.components().count() != 1 {

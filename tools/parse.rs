@@ -15,14 +15,24 @@ use crate::args::Args;
 use crate::exit::{Exit, Failure};
 use crate::terminal::note;
 
+/// What is to be done.
+pub(crate) struct Parsed {
+    /// The arguments.
+    pub(crate) args: Args,
+    /// The variables that gave some of them, as `NAME=value`.
+    pub(crate) from_environment: Vec<String>,
+}
+
 /// The arguments, or what the program ends with.
-pub(crate) fn parse() -> Result<Args, Exit> {
+pub(crate) fn parse() -> Result<Parsed, Exit> {
     let mut command = prepare(Args::command());
     command.build();
     let given: Vec<OsString> = long_flags(std::env::args_os().collect());
     let parsed = command.try_get_matches_from_mut(&given).and_then(|matches| {
         check_conflicts(&mut command, &matches)?;
-        Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        let from_environment = variables_in(&command, &matches);
+        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok(Parsed { args, from_environment })
     });
     parsed.map_err(|error| tell(&command, &given, &error))
 }
@@ -48,10 +58,24 @@ fn prepare(command: Command) -> Command {
     command.mut_subcommands(prepare)
 }
 
+/// The variables that gave values to the subcommand's arguments.
+fn variables_in(command: &Command, matches: &ArgMatches) -> Vec<String> {
+    let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
+    let args = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
+    args.filter(|arg| matches.try_get_raw(arg.get_id().as_str()).is_ok())
+        .filter(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::EnvVariable))
+        .filter_map(|arg| {
+            let variable = arg.get_env()?;
+            let value = std::env::var_os(variable)?;
+            Some(format!("{}={}", variable.to_string_lossy(), value.to_string_lossy()))
+        })
+        .collect()
+}
+
 /// `info MODEL --model OTHER`: a conflict for clap also where a variable names the other, so it is found here.
 fn check_conflicts(command: &mut Command, matches: &ArgMatches) -> Result<(), clap::Error> {
-    let Some(("info", info)) = matches.subcommand() else { return Ok(()) };
-    let is_given = |name| info.value_source(name) == Some(ValueSource::CommandLine);
+    let Some(("info" | "plan", given)) = matches.subcommand() else { return Ok(()) };
+    let is_given = |name| given.value_source(name) == Some(ValueSource::CommandLine);
     if is_given("positional") && is_given("model") {
         let text = "the argument '[MODEL]' cannot be used with '--model <PATH|NAME>'";
         return Err(command.error(ErrorKind::ArgumentConflict, text));

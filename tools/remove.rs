@@ -9,6 +9,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use flint_rt::base::units::display_bytes;
 use flint_rt::store::MANIFEST_NAME;
@@ -18,13 +20,17 @@ use crate::args::RemoveArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::model;
 use crate::stores;
-use crate::terminal::note;
+use crate::terminal::{escaped_line, note};
 
 /// What an ingest locks.
 const LOCK_NAME: &str = "lock";
 
 /// Describes a stripe in its own folder.
 const STRIPE_NAME: &str = "stripe.json";
+
+/// How often, and how long apart, a folder is tried that should be empty.
+const EMPTY_TRIES: u32 = 50;
+const EMPTY_WAIT: Duration = Duration::from_millis(20);
 
 /// A folder whose files are to go.
 struct Folder {
@@ -38,8 +44,8 @@ pub(crate) fn run(args: &RemoveArgs) -> Outcome {
     let path = find(args)?;
     let shown = path.display().to_string();
     let mut folders = look(&path)?;
-    // Held until the end: what opens the store meanwhile is refused.
-    let _lock = lock(&folders)?;
+    // Held until a folder's files are gone: what opens the store meanwhile is refused.
+    let mut locks = lock(&folders)?;
     for stripe in stripes(&path) {
         match look_at_stripe(&path, &stripe) {
             Ok(folder) => folders.push(folder),
@@ -54,21 +60,36 @@ pub(crate) fn run(args: &RemoveArgs) -> Outcome {
         folders.iter().flat_map(|folder| &folder.files).map(|(_, file)| file.blocks() * 512).sum();
     confirm(args.yes, &shown, &folders, bytes)?;
     // The store's own folder names the others, so it goes last.
-    for folder in folders.iter().rev() {
+    for (index, folder) in folders.iter().enumerate().rev() {
         let failed = |error| Failure::because(Exit::Failed, folder.path.display().to_string(), &error);
         for (file, _) in &folder.files {
             fs::remove_file(file).map_err(failed)?;
         }
-        fs::remove_dir(&folder.path).map_err(failed)?;
+        if let Some(lock) = locks.get_mut(index) {
+            lock.clear();
+        }
+        remove_folder(&folder.path).map_err(failed)?;
     }
     let mut stdout = io::stdout().lock();
     if args.json {
         let paths: Vec<_> = folders.iter().map(|folder| folder.path.display().to_string()).collect();
         writeln!(stdout, "{}", json!({ "removed": paths, "bytes": bytes }))?;
     } else {
-        writeln!(stdout, "removed {shown}, {}", display_bytes(bytes))?;
+        writeln!(stdout, "removed {}, {}", escaped_line(&shown), display_bytes(bytes))?;
     }
     Ok(())
+}
+
+/// Removes a folder whose files were removed. FUSE and NFS keep a removed file that was open under another name, until a
+/// moment after it is closed.
+fn remove_folder(path: &Path) -> io::Result<()> {
+    for _ in 0..EMPTY_TRIES {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(EMPTY_WAIT),
+            done => return done,
+        }
+    }
+    fs::remove_dir(path)
 }
 
 /// The folder that is meant: a name is one of the store folder's, anything with a slash a path.
@@ -173,20 +194,24 @@ fn is_experts_file(name: &str) -> bool {
     })
 }
 
-/// Takes the store for itself: whoever reads, makes or checks one locks a file of it, too.
-fn lock(folders: &[Folder]) -> Outcome<Vec<File>> {
+/// Takes the store for itself: whoever reads, makes or checks one locks a file of it, too. Gives the locks by folder.
+fn lock(folders: &[Folder]) -> Outcome<Vec<Vec<File>>> {
     let mut held = Vec::new();
-    for (path, _) in folders.iter().flat_map(|folder| &folder.files) {
-        let Ok(file) = File::open(path) else { continue };
-        match file.try_lock() {
-            Ok(()) => held.push(file),
-            Err(TryLockError::WouldBlock) => {
-                let who = stores::users(std::slice::from_ref(path));
-                return Err(in_use(&folders[0].path.display().to_string(), &who));
+    for folder in folders {
+        let mut of_folder = Vec::new();
+        for (path, _) in &folder.files {
+            let Ok(file) = File::open(path) else { continue };
+            match file.try_lock() {
+                Ok(()) => of_folder.push(file),
+                Err(TryLockError::WouldBlock) => {
+                    let who = stores::users(std::slice::from_ref(path));
+                    return Err(in_use(&folders[0].path.display().to_string(), &who));
+                }
+                // No locks on this file system: who has files open is looked at in any case.
+                Err(TryLockError::Error(_)) => {}
             }
-            // No locks on this file system: who has files open is looked at in any case.
-            Err(TryLockError::Error(_)) => {}
         }
+        held.push(of_folder);
     }
     Ok(held)
 }
@@ -275,7 +300,8 @@ fn confirm(is_agreed: bool, shown: &str, folders: &[Folder], bytes: u64) -> Outc
     };
     let mut stderr = io::stderr();
     // Whether the question was seen shows in the answer.
-    let _ = write!(stderr, "Remove {shown}{stripes}, {}? [y/N] ", display_bytes(bytes));
+    let asked = escaped_line(&format!("Remove {shown}{stripes}, {}? [y/N] ", display_bytes(bytes)));
+    let _ = write!(stderr, "{asked}");
     let _ = stderr.flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);

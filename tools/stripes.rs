@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use flint_rt::store::{StripePlan, measure_bandwidth};
+use flint_rt::store::{StripePlan, begun_weights, measure_bandwidth};
 
 use crate::exit::{Failure, Outcome};
 use crate::terminal::note;
@@ -14,8 +14,8 @@ const MEASURED_BYTES: u64 = 256 << 20;
 /// A folder on a drive, and its share if the caller says it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stripe {
-    folder: PathBuf,
-    weight: Option<f64>,
+    pub(crate) folder: PathBuf,
+    pub(crate) weight: Option<f64>,
 }
 
 impl FromStr for Stripe {
@@ -41,36 +41,31 @@ impl FromStr for Stripe {
     }
 }
 
-/// The plan of `stripes`: where no weight is given, the drive's bandwidth of reads is measured and taken.
-///
-/// What was measured is said as the flag that repeats it: an interrupted ingest goes on only with the same shares.
+/// The plan of `stripes` for the store `target`. Where no weight is given, an interrupted ingest goes on with the shares
+/// that it was begun with, and otherwise each drive's bandwidth of reads is measured and taken.
 ///
 /// # Errors
 /// When weights are given for some and not for all, or a folder cannot be measured.
-pub(crate) fn plan(stripes: &[Stripe]) -> Outcome<Vec<StripePlan>> {
-    let given = stripes.iter().filter(|stripe| stripe.weight.is_some()).count();
-    if given != 0 && given != stripes.len() {
-        return Err(Failure::usage("--stripe: give a weight for each folder, or for none"));
-    }
-    let plan = stripes
-        .iter()
-        .map(|stripe| {
-            let weight = match stripe.weight {
-                Some(weight) => weight,
-                None => measured(&stripe.folder)?,
-            };
-            Ok(StripePlan { folder: Some(stripe.folder.clone()), weight })
-        })
-        .collect::<Outcome<Vec<_>>>()?;
-    if given == 0 && !plan.is_empty() {
-        let flag: Vec<String> = stripes
-            .iter()
-            .zip(&plan)
-            .map(|(stripe, planned)| format!("{}={}", stripe.folder.display(), planned.weight))
-            .collect();
-        note(&format!("measured; to go on after an interruption, give --stripe {}", flag.join(",")));
-    }
-    Ok(plan)
+pub(crate) fn plan(stripes: &[Stripe], target: &Path) -> Outcome<Vec<StripePlan>> {
+    let given: Vec<f64> = stripes.iter().filter_map(|stripe| stripe.weight).collect();
+    let folders: Vec<PathBuf> = stripes.iter().map(|stripe| stripe.folder.clone()).collect();
+    let weights = match given.len() {
+        count if count == stripes.len() => given,
+        0 => match begun_weights(target, &folders) {
+            Some(weights) => weights,
+            None => {
+                let weights = folders.iter().map(|folder| measured(folder)).collect::<Outcome<Vec<_>>>()?;
+                let said =
+                    folders.iter().zip(&weights).map(|(folder, rate)| format!("{} {rate}", folder.display()));
+                note(&format!("GB/s of reads, measured: {}", said.collect::<Vec<_>>().join(", ")));
+                weights
+            }
+        },
+        _ => return Err(Failure::usage("--stripe: give a weight for each folder, or for none")),
+    };
+    let plan =
+        folders.into_iter().zip(weights).map(|(folder, weight)| StripePlan { folder: Some(folder), weight });
+    Ok(plan.collect())
 }
 
 /// GB/s of reads, to a tenth.
@@ -97,6 +92,6 @@ mod tests {
         for wrong in ["", "=3", "/a=x", "/a=0", "/a=-1", "/a=NaN", "/a=inf"] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
-        assert!(plan(&[of("/a=1").unwrap(), of("/b").unwrap()]).is_err());
+        assert!(plan(&[of("/a=1").unwrap(), of("/b").unwrap()], Path::new("/s")).is_err());
     }
 }

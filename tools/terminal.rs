@@ -29,6 +29,11 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// The same in one line: a newline is written out, too, so that a name cannot pass for a line of a report.
+pub(crate) fn escaped_line(text: &str) -> String {
+    escaped(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// Whether standard error may be coloured.
 pub(crate) fn is_coloured() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -116,5 +121,6 @@ mod tests {
         assert_eq!(escaped("a\x1b]0;x\x07b\u{9b}1m\r"), "a\\u{1b}]0;x\\u{7}b\\u{9b}1m\\u{d}");
         assert_eq!(escaped("right \u{202e}left"), "right \\u{202e}left");
         assert_eq!(escaped("a\tb\nc é 日本"), "a\tb\nc é 日本");
+        assert_eq!(escaped_line("a\x1b[2J\nSHA-256\tfake"), "a\\u{1b}[2J\\nSHA-256\\tfake");
     }
 }

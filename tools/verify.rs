@@ -20,7 +20,8 @@ use crate::digest;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model::{self, Found};
-use crate::terminal::{Bar, note};
+use crate::source;
+use crate::terminal::{Bar, escaped_line, note};
 
 /// Lines of damage for people; `--json` has all.
 const SHOWN_MAX: usize = 50;
@@ -79,24 +80,24 @@ fn tell_store(path: &Path, report: &VerifyReport, repaired: Option<&RepairReport
     let mut stdout = io::stdout().lock();
     if let Some(repaired) = repaired {
         for damage in repaired.before.damage.iter().take(SHOWN_MAX) {
-            writeln!(stdout, "was damaged: {damage}")?;
+            writeln!(stdout, "was damaged: {}", escaped_line(&damage.to_string()))?;
         }
         for name in &repaired.unusable {
-            writeln!(stdout, "damaged in the source, too: {name}")?;
+            writeln!(stdout, "damaged in the source, too: {}", escaped_line(name))?;
         }
         if !repaired.before.is_whole() {
             writeln!(stdout, "rewrote {}", display_bytes(repaired.written_bytes))?;
         }
     }
     for damage in report.damage.iter().take(SHOWN_MAX) {
-        writeln!(stdout, "damaged: {damage}")?;
+        writeln!(stdout, "damaged: {}", escaped_line(&damage.to_string()))?;
     }
     let unshown = report.damage.len().saturating_sub(SHOWN_MAX);
     if unshown > 0 {
         writeln!(stdout, "and {unshown} more; --json lists all")?;
     }
     if report.is_whole() {
-        writeln!(stdout, "{}: whole", path.display())?;
+        writeln!(stdout, "{}: whole", escaped_line(&path.display().to_string()))?;
     }
     stdout.flush()?;
     drop(stdout);
@@ -193,7 +194,7 @@ fn verify_a_gguf(args: &VerifyArgs, path: &Path) -> Outcome {
         let seconds = started.elapsed().as_secs_f64();
         if !args.json {
             let mut stdout = io::stdout().lock();
-            writeln!(stdout, "{}  {}", summed.sha256, file.display())?;
+            writeln!(stdout, "{}  {}", summed.sha256, escaped_line(&file.display().to_string()))?;
             stdout.flush()?;
             drop(stdout);
             note(&format!("{}: {}", file.display(), summed.verdict.text()));
@@ -245,6 +246,8 @@ struct Summed {
 enum Verdict {
     /// As it was asked for.
     AsGiven,
+    /// As the hub's file of this name and length is known to be.
+    AsPinned,
     /// As it was before.
     AsBefore,
     /// There is nothing to compare with.
@@ -259,12 +262,13 @@ enum Verdict {
 
 impl Verdict {
     fn is_right(&self) -> bool {
-        matches!(self, Self::AsGiven | Self::AsBefore | Self::First)
+        matches!(self, Self::AsGiven | Self::AsPinned | Self::AsBefore | Self::First)
     }
 
     fn text(&self) -> String {
         match self {
             Self::AsGiven => "as given".to_owned(),
+            Self::AsPinned => "as the hub's file of this name is known to be".to_owned(),
             Self::AsBefore => "as it was before".to_owned(),
             Self::First => "nothing to compare it with; it is remembered for the next time".to_owned(),
             Self::NotAsGiven(wanted) => {
@@ -290,6 +294,31 @@ fn known(file: &Path) -> Outcome<Option<Remembered>> {
     }
 }
 
+/// The SHA-256 of the hub's file of this name and length, where it is known to this program.
+fn pinned(file: &Path, len_bytes: u64) -> Option<Sha256Digest> {
+    let pin = source::pin_of(file.file_name()?.to_str()?, len_bytes)?;
+    Some(pin.sha256.parse().expect("invariant: the pin is a digest"))
+}
+
+/// What a digest says, beside the one that was `given`, the `pinned` one, and what is `known` from before, in this order.
+fn judge(
+    found: Sha256Digest,
+    given: Option<Sha256Digest>,
+    pinned: Option<Sha256Digest>,
+    known: Option<Remembered>,
+) -> Verdict {
+    match (given, pinned, known) {
+        (Some(given), ..) if given == found => Verdict::AsGiven,
+        (Some(wanted), ..) => Verdict::NotAsGiven(wanted),
+        (None, Some(pinned), _) if pinned == found => Verdict::AsPinned,
+        (None, Some(wanted), _) => Verdict::NotAsGiven(wanted),
+        (None, None, None) => Verdict::First,
+        (None, None, Some(known)) if known.sha256 == found => Verdict::AsBefore,
+        (None, None, Some(known)) if known.is_unchanged => Verdict::Rotten(known.sha256),
+        (None, None, Some(known)) => Verdict::Changed(known.sha256),
+    }
+}
+
 /// Takes the SHA-256 of a file and compares it; what is right is remembered.
 fn sum(
     file: &Path,
@@ -299,14 +328,7 @@ fn sum(
     let known = known(file)?;
     let read_from = SystemTime::now();
     let (sha256, stamp) = told(sha256_of_file(file, progress))?;
-    let verdict = match (given, known) {
-        (Some(given), _) if given == sha256 => Verdict::AsGiven,
-        (Some(given), _) => Verdict::NotAsGiven(given),
-        (None, None) => Verdict::First,
-        (None, Some(known)) if known.sha256 == sha256 => Verdict::AsBefore,
-        (None, Some(known)) if known.is_unchanged => Verdict::Rotten(known.sha256),
-        (None, Some(known)) => Verdict::Changed(known.sha256),
-    };
+    let verdict = judge(sha256, given, pinned(file, stamp.len_bytes()), known);
     if verdict.is_right() {
         // Not to remember costs time the next time, and nothing else.
         if let Some(Err(error)) = digest::notes().map(|notes| notes.remember(&stamp, sha256, read_from)) {
@@ -324,8 +346,12 @@ pub(crate) fn check_source(found: &Found) -> Outcome {
         return Ok(());
     }
     for file in source.files() {
-        if known(file)?.is_some_and(|known| known.is_unchanged) {
-            continue;
+        if let Some(known) = known(file)?.filter(|known| known.is_unchanged) {
+            let len_bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+            // What was given once is right by what it was given as; the pinned file is right as nothing else.
+            if pinned(file, len_bytes).is_none_or(|pinned| pinned == known.sha256) {
+                continue;
+            }
         }
         let mut watch = Watch::new(false, "checking");
         let summed = sum(file, None, &mut |progress| watch.see(progress))?;
@@ -389,4 +415,27 @@ fn print_event(event: &Value) -> Outcome {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{event}")?;
     Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_judged_by_the_best_that_is_known() {
+        let [found, other] = [1, 2].map(|byte| Sha256Digest([byte; 32]));
+        let known = |sha256, is_unchanged| Some(Remembered { sha256, is_unchanged });
+        let is_right = |given, pinned, known| judge(found, given, pinned, known).is_right();
+        assert!(is_right(Some(found), Some(other), known(other, true)), "what was given counts first");
+        assert!(!is_right(Some(other), Some(found), known(found, true)), "also against it");
+        assert!(
+            matches!(judge(found, None, Some(found), known(other, true)), Verdict::AsPinned),
+            "then the pin"
+        );
+        assert!(!is_right(None, Some(other), known(found, true)), "also against what was remembered");
+        assert!(matches!(judge(found, None, None, None), Verdict::First), "nothing known");
+        assert!(matches!(judge(found, None, None, known(found, false)), Verdict::AsBefore), "touched");
+        assert!(matches!(judge(found, None, None, known(other, true)), Verdict::Rotten(_)), "not touched");
+        assert!(matches!(judge(found, None, None, known(other, false)), Verdict::Changed(_)), "changed");
+    }
 }

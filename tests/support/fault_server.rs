@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
 /// What goes wrong with one request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fault {
@@ -26,6 +28,8 @@ pub(crate) enum Fault {
     Stall(usize),
     /// The head is never sent.
     Mute,
+    /// After that many bytes of the body the others come one by one, 50 ms apart.
+    Drip(usize),
     /// The body comes in pieces of that many bytes, a millisecond apart.
     Slow(usize),
     /// 206 for that many bytes only.
@@ -78,7 +82,25 @@ pub(crate) struct Asked {
 /// The server; it ends with the process.
 pub(crate) struct FaultServer {
     address: String,
+    scheme: &'static str,
     asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// A connection, in the clear or not.
+trait Line: Read + Write {
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Line for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Line for StreamOwned<ServerConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        &self.sock
+    }
 }
 
 impl FaultServer {
@@ -87,19 +109,52 @@ impl FaultServer {
         content: Arc<Vec<u8>>,
         fault: impl Fn(&Asked) -> Fault + Send + Sync + 'static,
     ) -> Self {
+        Self::start_with(None, move |_| Some(Arc::clone(&content)), fault)
+    }
+
+    /// The same by https, with the certificate of `tls`.
+    pub(crate) fn start_tls(
+        tls: Arc<ServerConfig>,
+        content: Arc<Vec<u8>>,
+        fault: impl Fn(&Asked) -> Fault + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(Some(tls), move |_| Some(Arc::clone(&content)), fault)
+    }
+
+    /// Serves what `file` gives for each path, and 404 where that is nothing.
+    pub(crate) fn start_files(
+        file: impl Fn(&str) -> Option<Arc<Vec<u8>>> + Send + Sync + 'static,
+        fault: impl Fn(&Asked) -> Fault + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(None, file, fault)
+    }
+
+    fn start_with(
+        tls: Option<Arc<ServerConfig>>,
+        file: impl Fn(&str) -> Option<Arc<Vec<u8>>> + Send + Sync + 'static,
+        fault: impl Fn(&Asked) -> Fault + Send + Sync + 'static,
+    ) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let (log, fault) = (Arc::clone(&asked), Arc::new(fault));
+        let (log, fault, file) = (Arc::clone(&asked), Arc::new(fault), Arc::new(file));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
-                let (content, log, fault) = (Arc::clone(&content), Arc::clone(&log), Arc::clone(&fault));
+                let (file, log, fault) = (Arc::clone(&file), Arc::clone(&log), Arc::clone(&fault));
+                let tls = tls.clone();
                 // What the client does to the connection is its own business.
-                thread::spawn(move || serve(stream, &content, &log, &*fault));
+                thread::spawn(move || match tls {
+                    None => serve(stream, &*file, &log, &*fault),
+                    Some(tls) => {
+                        let connection = ServerConnection::new(tls).unwrap();
+                        serve(StreamOwned::new(connection, stream), &*file, &log, &*fault)
+                    }
+                });
             }
         });
-        Self { address, asked }
+        Self { address, scheme, asked }
     }
 
     /// Host and port.
@@ -109,7 +164,7 @@ impl FaultServer {
 
     /// A URL of `path`, which begins with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}://{}{path}", self.scheme, self.address)
     }
 
     /// All that was asked so far.
@@ -119,8 +174,8 @@ impl FaultServer {
 }
 
 fn serve(
-    mut stream: TcpStream,
-    content: &[u8],
+    mut stream: impl Line,
+    file: &dyn Fn(&str) -> Option<Arc<Vec<u8>>>,
     log: &Mutex<Vec<Asked>>,
     fault: &dyn Fn(&Asked) -> Fault,
 ) -> Option<()> {
@@ -158,10 +213,13 @@ fn serve(
         log.push(asked.clone());
         asked
     };
-    answer(&mut stream, content, &asked, fault(&asked))
+    match file(&asked.path) {
+        Some(content) => answer(&mut stream, &content, &asked, fault(&asked)),
+        None => answer(&mut stream, &[], &asked, Fault::Status(404, "")),
+    }
 }
 
-fn answer(stream: &mut TcpStream, content: &[u8], asked: &Asked, fault: Fault) -> Option<()> {
+fn answer(stream: &mut dyn Line, content: &[u8], asked: &Asked, fault: Fault) -> Option<()> {
     let first = asked.first_byte.unwrap_or(0);
     let (content, tag) = match &fault {
         Fault::Other(other) => (other.as_slice(), "\"other\""),
@@ -250,6 +308,14 @@ fn answer(stream: &mut TcpStream, content: &[u8], asked: &Asked, fault: Fault) -
             wait_for_hangup(stream);
             None
         }
+        Fault::Drip(count) => {
+            let (at_once, drops) = body.split_at(body.len().min(count));
+            stream.write_all(at_once).ok()?;
+            drops.chunks(1).try_for_each(|drop| {
+                thread::sleep(Duration::from_millis(50));
+                stream.write_all(drop).ok()
+            })
+        }
         Fault::Slow(count) => body.chunks(count).try_for_each(|piece| {
             thread::sleep(Duration::from_millis(1));
             stream.write_all(piece).ok()
@@ -266,7 +332,7 @@ fn answer(stream: &mut TcpStream, content: &[u8], asked: &Asked, fault: Fault) -
     }
 }
 
-fn wait_for_hangup(stream: &mut TcpStream) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+fn wait_for_hangup(stream: &mut dyn Line) {
+    stream.socket().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let _ = stream.read(&mut [0]);
 }

@@ -1,7 +1,7 @@
 //! From what was measured to a [`Row`]. Pure but for the questions to an open engine.
 
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, TokenCost, hit_rate};
+use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, StepCost, TokenCost, hit_rate};
 use flint_rt::engine::{Engine, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
@@ -108,8 +108,9 @@ impl Row {
         let disk_rate = (sums.split.disk_ns > 0 && sums.read_bytes > 0)
             .then(|| sums.read_bytes as f64 * 1e9 / sums.split.disk_ns as f64);
         let measured_hits = rate(sums.hits, sums.misses);
-        let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, Routes::Mixed);
-        let expect = |hits| Expectation::new(&token, &device, &setting.drive.cost, hits).tokens_a_second();
+        let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, Routes::Mixed);
+        let step = StepCost::estimate(&token, &device);
+        let expect = |hits| Expectation::new(&token, &step, &setting.drive.cost, hits).tokens_a_second();
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
         let files_direct =

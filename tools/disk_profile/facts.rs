@@ -89,7 +89,7 @@ impl Facts {
     pub(super) fn look(target: &Target) -> Self {
         let mut drives: Vec<DriveFact> = Vec::new();
         for drive in target.drives() {
-            let top = drive.device.as_deref().map(|name| block(name));
+            let top = drive.device.as_deref().map(block);
             let is_crypt = top.as_deref().is_some_and(|top| is_crypt(top, 0));
             for name in drive.devices() {
                 if drives.iter().all(|known| known.name != name) {

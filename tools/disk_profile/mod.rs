@@ -54,7 +54,8 @@ const SAMPLE_S: f64 = 1.0;
 /// Runs the command.
 pub(crate) fn run(args: &DiskProfileArgs) -> Outcome {
     let _asked = Reply::begin();
-    let target = Target::open(&args.paths, args.record, args.make_file)?;
+    // Where only blocks are read, no file need hold two records.
+    let target = Target::open(&args.paths, args.record.or(args.block), args.make_file)?;
     let mut session = Session::new(&target)?;
     let row_seconds = args.row_seconds.unwrap_or(match (args.is_single(), args.full) {
         (true, _) => 5.0,

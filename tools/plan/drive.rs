@@ -11,6 +11,7 @@ use flint_rt::disk::ReadPath;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel};
 use flint_rt::engine::expectation::DriveCost;
 
+use crate::date;
 use crate::disk_profile::{self, Target};
 use crate::exit::Outcome;
 use crate::info::{FileFacts, file_facts};
@@ -43,14 +44,17 @@ pub(super) struct Measured {
     pub(super) is_saved: bool,
 }
 
-/// Where records are read: in the file at `path`, or in one that is made in the folder `path`.
-pub(super) fn at(path: &Path, record_bytes: u64) -> Outcome<Target> {
+/// Where records are read: in the file at `path`, or in one that is made in the folder `path`. A layer of the model asks for
+/// `experts_used` of them at once.
+pub(super) fn at(path: &Path, record_bytes: u64, experts_used: u32) -> Outcome<Target> {
     let made = path.is_dir().then(|| {
         let records = MADE_RECORDS * align_up(record_bytes, 4096);
         // Where the room is not told, making the file says why.
         MADE_BYTES.min(records).min(free_bytes(path).map_or(u64::MAX, |free| free / 4))
     });
-    Target::open(&[path.to_owned()], Some(record_bytes), made)
+    let mut target = Target::open(&[path.to_owned()], Some(record_bytes), made)?;
+    target.experts_used = experts_used;
+    Ok(target)
 }
 
 /// Measures for about `seconds`.
@@ -87,6 +91,14 @@ impl Measured {
     pub(super) fn steady_rate(&self) -> f64 {
         let of_product = self.profile.steady_rate(READS_IN_FLIGHT_MAX / self.profile.reads_a_record.max(1));
         if of_product > 0.0 { of_product } else { self.profile.steady_rate(u32::MAX) }
+    }
+
+    /// When it was measured, in words.
+    pub(super) fn when(&self) -> String {
+        match date::timestamp(self.profile.measured_at).split_once('T') {
+            Some((day, _)) if self.is_saved => format!("profile of {day}"),
+            _ => "measured now".to_owned(),
+        }
     }
 
     pub(super) fn bursts(&self) -> Vec<Run> {

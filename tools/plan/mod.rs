@@ -1,19 +1,21 @@
 //! `flint-rt plan`: what this machine would do with a model, before anything of it is loaded or even fetched.
 //!
-//! - In: a model's header, the devices, the host's memory, and if asked for a measurement of the drive.
+//! - In: a model's header, the devices, the host's memory, and if asked for a measurement of drive and device.
 //! - Out: the memory table, tokens a second to expect with the limit that binds, the flags to get there.
 //! - Invariants: reads no weights. What is an estimate is called one. Refuses only what cannot run; what runs with
 //!   shorter chunks or a shorter conversation is planned with them, and they are said.
 
 mod drive;
 mod header;
+mod rehearse;
 mod report;
 
 use std::io::{self, Write};
 
 use flint_rt::engine::expectation::{
-    DeviceCost, DriveCost, Expectation, Routes, TokenCost, chunk_read_bytes, hit_rate,
+    DeviceCost, DriveCost, Expectation, Routes, StepCost, TokenCost, chunk_read_bytes, hit_rate,
 };
+use flint_rt::engine::rehearsal::Rehearsal;
 use flint_rt::engine::survey::{DeviceRoom, fit, open_gpu, plan_memory};
 use flint_rt::engine::{EngineError, EngineOptions, MemoryPlan};
 use flint_rt::gpu::{DeviceInfo, DeviceKind, Gpu, list_devices};
@@ -25,6 +27,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Reply;
 use crate::model::Found;
 use crate::open;
+use crate::terminal::escaped;
 use drive::Measured;
 use header::Header;
 
@@ -65,9 +68,13 @@ struct Report {
     options: EngineOptions,
     is_lowered: bool,
     device_cost: DeviceCost,
+    rehearsal: Option<Rehearsal>,
+    step_cost: StepCost,
     cold: Use,
     typical: Use,
     resident: Use,
+    /// From no use that finds its expert to all, in steps of 5 %.
+    curve: Vec<Expectation>,
     /// Seconds in which the drive gives what a cold chunk of a prompt reads, and its bytes.
     chunk: (f64, f64),
 }
@@ -83,12 +90,13 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     let gpu = open_gpu(&options)?;
     let (options, plan, is_lowered) = plan_of(options, &header, &config, &gpu)?;
     let drive = drive_of(args, &header, &config)?;
-    let report = Report::new(header, config, devices, &gpu, drive, (options, plan, is_lowered));
+    let rehearsal = rehearse(args, &header, &config, &options, plan.context_len / 2)?;
+    let report = Report::new(header, config, devices, &gpu, drive, rehearsal, (options, plan, is_lowered));
     let mut stdout = io::stdout().lock();
     if args.json {
         writeln!(stdout, "{:#}", report.as_json())?;
     } else {
-        write!(stdout, "{}", report.text())?;
+        write!(stdout, "{}", escaped(&report.text()))?;
     }
     drop(stdout);
     open::check_validation_of(&gpu)
@@ -126,7 +134,7 @@ fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<D
         });
     };
     let target = if let Some(path) = place {
-        drive::at(path, config.record_bytes())?
+        drive::at(path, config.record_bytes(), config.experts_used)?
     } else if let Some(target) = of_model() {
         target?
     } else {
@@ -137,6 +145,22 @@ fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<D
     };
     let measured = drive::measure(&target, args.engine.read_path, args.seconds)?;
     Ok(Drive::Measured(Box::new(measured)))
+}
+
+/// What the device takes, if it is to be measured.
+fn rehearse(
+    args: &PlanArgs,
+    header: &Header,
+    config: &FlintConfig,
+    options: &EngineOptions,
+    position: u32,
+) -> Outcome<Option<Rehearsal>> {
+    if args.measure.is_none() {
+        return Ok(None);
+    }
+    // What is not here yet will be ingested, and a store's records are checked.
+    let is_checked = header.kind != "gguf" && !options.skip_checks;
+    rehearse::measure(config, options, position, is_checked).map(Some)
 }
 
 impl Host {
@@ -161,6 +185,7 @@ impl Report {
         devices: Vec<DeviceInfo>,
         gpu: &Gpu,
         drive: Drive,
+        rehearsal: Option<Rehearsal>,
         (options, plan, is_lowered): (EngineOptions, MemoryPlan, bool),
     ) -> Self {
         let host = Host::look();
@@ -172,9 +197,13 @@ impl Report {
             Drive::Assumed(rate) => DriveCost::assumed(*rate, config.record_bytes()),
             Drive::Measured(found) => found.cost(config.record_bytes()),
         };
-        let expect = |hits| Expectation::new(&token, &device_cost, &drive_cost, hits);
-        let pool =
-            |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, plan.experts_a_token, routes));
+        let estimate = StepCost::estimate(&token, &device_cost);
+        let step_cost = rehearsal.as_ref().map_or(estimate, |found| {
+            let rehearsed = TokenCost::new(&config, plan.resident_bytes, found.position);
+            found.step_cost(&token, &rehearsed, &estimate)
+        });
+        let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
+        let pool = |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },
@@ -183,6 +212,7 @@ impl Report {
                 range: Some((pool(Routes::Widest), pool(Routes::Narrowest))),
             },
             resident: Use { expected: expect(1.0), range: None },
+            curve: (0..=20).map(|step| expect(f64::from(step) / 20.0)).collect(),
             chunk: (chunk_bytes / drive_cost.steady_rate(), chunk_bytes),
             header,
             config,
@@ -194,6 +224,8 @@ impl Report {
             options,
             is_lowered,
             device_cost,
+            rehearsal,
+            step_cost,
         }
     }
 

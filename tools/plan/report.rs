@@ -14,7 +14,7 @@ use crate::devices;
 use crate::info::{file_json, plan_json};
 
 /// Where the hit rates come from.
-const HIT_RATES: &str = "hit rates are those of pools that drop what was unused longest, measured on recorded routes of a \
+const HIT_RATES: &str = "hit rates are those of the default cache policy, by simulation of recorded routes of a \
                          small model of this architecture (code, prose, chat; 672 experts); a larger model may differ";
 
 impl Report {
@@ -105,7 +105,7 @@ impl Report {
             1e3 * e.drive_seconds,
             e.read_bytes / 1e6,
             1e3 * e.round_trip_seconds,
-            1e3 * e.stage_seconds,
+            1e3 * e.kernel_seconds,
             1e3 * e.memory_seconds
         );
     }
@@ -178,7 +178,6 @@ impl Report {
 
     /// What is measured and what is not.
     fn basis(&self) -> Vec<String> {
-        let cost = &self.device_cost;
         let drive = match &self.drive {
             Drive::Assumed(rate) => {
                 format!(
@@ -187,24 +186,47 @@ impl Report {
                 )
             }
             Drive::Measured(found) => format!(
-                "drive: measured, {} with many records under way",
+                "drive: {}, {} with many records under way",
+                found.when(),
                 display_rate(1, 1.0 / found.steady_rate())
             ),
         };
         vec![
             drive,
             HIT_RATES.to_owned(),
-            format!(
-                "device: estimates for a {}, not measured: {:.0} us a kernel that waits for another, {:.1} GB/s of memory, \
+            self.device_basis(),
+            format!("keys and values: of {} tokens, half a conversation", self.plan.context_len / 2),
+        ]
+    }
+
+    fn device_basis(&self) -> String {
+        let (cost, step) = (&self.device_cost, &self.step_cost);
+        let Some(rehearsal) = &self.rehearsal else {
+            return format!(
+                "device: assumed for a {}, not measured: {:.0} us a kernel that waits for another, {:.1} GB/s of memory, \
                  {:.0} us a layer that waits for the drive, {:.0} GB/s from host to slot",
                 self.device.kind,
                 1e6 * cost.stage_seconds,
                 cost.memory_rate / 1e9,
                 1e6 * cost.round_trip_seconds,
                 cost.bus_rate / 1e9
-            ),
-            format!("keys and values: of {} tokens, half a conversation", self.plan.context_len / 2),
-        ]
+            );
+        };
+        let layers: Vec<String> = rehearsal.resident.iter().map(|time| time.layers.to_string()).collect();
+        format!(
+            "device: measured now, by tokens through these shapes with {} of {} expert layers: {:.2} ms a token with all \
+             experts resident, {:.0} us a layer that waits for the drive, {:.0} us a record from host to slot{}",
+            layers.join(" and "),
+            self.config.moe_layer_count(),
+            1e3 * step.kernel_seconds,
+            1e6 * step.stall_seconds,
+            1e6 * step.record_seconds,
+            if rehearsal.misses.is_empty() {
+                " (the last two assumed: too few experts to miss any)"
+            } else {
+                ""
+            }
+        )
     }
 
     /// For programs.
@@ -240,6 +262,7 @@ impl Report {
                 "cold": use_json(&self.cold),
                 "typical": use_json(&self.typical),
                 "resident": use_json(&self.resident),
+                "by_hit_rate": self.curve.iter().map(point_json).collect::<Vec<_>>(),
                 "prompt_cold": {
                     "tokens": self.plan.prefill_chunk,
                     "read_bytes": bytes,
@@ -247,12 +270,13 @@ impl Report {
                     "tokens_a_second_at_most": f64::from(self.plan.prefill_chunk) / seconds,
                 },
             },
-            "device_estimate": {
-                "is_estimate": true,
-                "stage_seconds": self.device_cost.stage_seconds,
-                "memory_bytes_a_second": self.device_cost.memory_rate,
-                "round_trip_seconds": self.device_cost.round_trip_seconds,
-                "bus_bytes_a_second": self.device_cost.bus_rate,
+            "device_cost": {
+                "measured": self.step_cost.is_measured,
+                "from": if self.step_cost.is_measured { "measured now" } else { "assumed" },
+                "kernel_seconds": self.step_cost.kernel_seconds,
+                "memory_seconds": self.step_cost.memory_seconds,
+                "stall_seconds": self.step_cost.stall_seconds,
+                "record_seconds": self.step_cost.record_seconds,
             },
             "basis": self.basis(),
             "notes": self.notes(),
@@ -262,11 +286,12 @@ impl Report {
 
     fn drive_json(&self) -> Value {
         match &self.drive {
-            Drive::Assumed(rate) => json!({ "measured": false, "bytes_a_second": rate }),
+            Drive::Assumed(rate) => json!({ "measured": false, "from": "assumed", "bytes_a_second": rate }),
             Drive::Measured(found) => {
                 let profile = &found.profile;
                 json!({
                     "measured": true,
+                    "from": found.when(),
                     "saved": found.is_saved,
                     "measured_at": profile.measured_at,
                     "bytes_a_second": found.steady_rate(),
@@ -294,6 +319,10 @@ fn runs(runs: &[Run], shown: impl Fn(&Run) -> String) -> String {
     runs.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
+fn point_json(e: &Expectation) -> Value {
+    json!({ "hit_rate": e.hit_rate, "tokens_a_second": e.tokens_a_second() })
+}
+
 fn use_json(of: &Use) -> Value {
     let speed = |e: &Expectation| {
         json!({
@@ -302,7 +331,7 @@ fn use_json(of: &Use) -> Value {
             "read_bytes": e.read_bytes,
             "drive_seconds": e.drive_seconds,
             "round_trip_seconds": e.round_trip_seconds,
-            "stage_seconds": e.stage_seconds,
+            "kernel_seconds": e.kernel_seconds,
             "memory_seconds": e.memory_seconds,
             "limit": e.limit().to_string(),
         })

@@ -50,7 +50,7 @@ impl Client {
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, FetchError> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let tls = TlsConfig::builder().root_certs(root_certs()).build();
+        let tls = TlsConfig::builder().root_certs(root_certs(&set)?).build();
         let agent = |proxy: Option<Proxy>| {
             let config = Agent::config_builder()
                 .http_status_as_error(false)
@@ -161,14 +161,17 @@ fn is_covered(host: &str, entry: &str) -> bool {
 }
 
 /// The system's certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; where there are none, Mozilla's.
-fn root_certs() -> RootCerts {
-    let found = rustls_native_certs::load_native_certs().certs;
-    if found.is_empty() {
-        return RootCerts::WebPki;
+fn root_certs(set: &dyn Fn(&str) -> Option<String>) -> Result<RootCerts, FetchError> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        // Whoever names certificates trusts those, and no others.
+        let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find(|name| set(name).is_some());
+        let Some(variable) = named else { return Ok(RootCerts::WebPki) };
+        let why = found.errors.first().map_or_else(|| "there is none".to_owned(), ToString::to_string);
+        return Err(FetchError::Environment { variable, reason: format!("leads to no certificate: {why}") });
     }
-    RootCerts::new_with_certs(
-        &found.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>(),
-    )
+    let certs = found.certs.iter().map(|der| Certificate::from_der(der).to_owned());
+    Ok(RootCerts::new_with_certs(&certs.collect::<Vec<_>>()))
 }
 
 /// What the client says, in our words.

@@ -84,8 +84,8 @@ pub(crate) enum FetchError {
         /// How long it asks to be left alone.
         retry_after: Duration,
     },
-    /// Too many failures in a row without one byte.
-    #[error("gave up after {tries} tries without a byte: {last}; run this again to continue")]
+    /// Too many failures in a row that brought next to nothing.
+    #[error("gave up after {tries} tries that brought next to nothing: {last}; run this again to continue")]
     GaveUp {
         /// How many.
         tries: u32,

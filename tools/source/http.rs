@@ -2,7 +2,8 @@
 //!
 //! - Owns: the open transfer. In: a URL, what is known of the file. Out: bytes in order, an [`Identity`].
 //! - Invariants: a byte is handed out once its answer was found to be of this very file and of this very place in it.
-//!   What breaks off is continued at the next byte. Only tries that bring no byte are counted against the limit.
+//!   What breaks off is continued at the next byte. Only tries that bring nothing to speak of are counted
+//!   against the limit.
 
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub(crate) struct HttpSource {
     /// The file's first bytes, as far as they were read: a header is read to look at it, and again to take it.
     head: Vec<u8>,
     failed_tries: u32,
+    /// Came of the transfer at hand.
+    try_bytes: u64,
 }
 
 impl HttpSource {
@@ -55,7 +58,7 @@ impl HttpSource {
         let client = Arc::new(Client::new(options.patience.silence, token, &variable)?);
         let mut failed_tries = 0;
         loop {
-            let stream = Stream::start(Arc::clone(&client), url.clone(), 0, None);
+            let stream = Stream::start(Arc::clone(&client), url.clone(), 0, None, options.patience);
             match stream.next(options.is_stopped) {
                 Event::Opened(answer) => {
                     let identity = answer.identity;
@@ -70,6 +73,7 @@ impl HttpSource {
                         taken: 0,
                         head: Vec::new(),
                         failed_tries,
+                        try_bytes: 0,
                     });
                 }
                 Event::Failed(error) if error.is_transient(false) => {
@@ -114,8 +118,11 @@ impl HttpSource {
         let count = rest.len().min(target.len());
         target[..count].copy_from_slice(&rest[..count]);
         if offset_bytes == self.head.len() as u64 {
-            let left = HEAD_BYTES_MAX.saturating_sub(self.head.len());
-            self.head.extend_from_slice(&rest[..count.min(left)]);
+            let kept = &rest[..count.min(HEAD_BYTES_MAX.saturating_sub(self.head.len()))];
+            // What there is no memory to keep is fetched again.
+            if self.head.try_reserve(kept.len()).is_ok() {
+                self.head.extend_from_slice(kept);
+            }
         }
         self.taken += count;
         self.at_bytes += count as u64;
@@ -126,15 +133,35 @@ impl HttpSource {
     fn receive(&mut self) -> Result<(), FetchError> {
         let stream = self.stream.get_or_insert_with(|| {
             let known = Some(self.identity.clone());
-            Stream::start(Arc::clone(&self.client), self.url.clone(), self.at_bytes, known)
+            self.try_bytes = 0;
+            Stream::start(
+                Arc::clone(&self.client),
+                self.url.clone(),
+                self.at_bytes,
+                known,
+                self.options.patience,
+            )
         });
         match stream.next(self.options.is_stopped) {
             Event::Opened(_) => {}
             Event::Bytes(chunk) => {
-                (self.chunk, self.taken, self.failed_tries) = (chunk, 0, 0);
+                (self.chunk, self.taken) = (chunk, 0);
+                self.try_bytes += self.chunk.len() as u64;
+                // A server that drips would else be asked for ever.
+                if self.try_bytes >= self.options.patience.bytes_min() {
+                    self.failed_tries = 0;
+                }
             }
             // A part of the rest, or all of it; the next request shows.
-            Event::End => self.stream = None,
+            Event::End => {
+                self.stream = None;
+                let left_bytes = self.identity.len_bytes - self.at_bytes;
+                if self.try_bytes < self.options.patience.bytes_min() && left_bytes > 0 {
+                    let (host, at_bytes) = (self.url.host_and_port().to_owned(), self.at_bytes);
+                    let error = FetchError::Truncated { host, at_bytes, left_bytes };
+                    be_patient(error, &mut self.failed_tries, self.options)?;
+                }
+            }
             Event::Failed(error) if error.is_transient(true) => {
                 self.stream = None;
                 be_patient(error, &mut self.failed_tries, self.options)?;

@@ -35,6 +35,11 @@ pub(crate) struct Pin {
     pub(crate) len_bytes: u64,
 }
 
+/// What the file must be that has this name and length, if it is one whose content is known beforehand.
+pub(crate) fn pin_of(file_name: &str, len_bytes: u64) -> Option<Pin> {
+    (FLINT.file == file_name && FLINT.len_bytes == len_bytes).then_some(FLINT)
+}
+
 impl Pin {
     /// Its name.
     pub(crate) fn name(&self) -> HubFile {
@@ -256,6 +261,13 @@ mod tests {
         assert_eq!(named.pin(), Some(FLINT), "known beforehand");
         let main = HubFile::parse("RecursiveSI/flint-int4-gguf/flint-int4-q4_1.gguf@main").unwrap();
         assert_eq!(main.pin(), None, "another revision may be another file");
+    }
+
+    #[test]
+    fn a_file_here_is_the_pinned_one_by_name_and_length() {
+        assert_eq!(pin_of("flint-int4-q4_1.gguf", 25_992_966_976), Some(FLINT), "it");
+        assert_eq!(pin_of("flint-int4-q4_1.gguf", 25_992_966_975), None, "cut short, or another");
+        assert_eq!(pin_of("other.gguf", 25_992_966_976), None, "another name");
     }
 
     #[test]

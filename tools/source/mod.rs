@@ -22,7 +22,7 @@ use flint_rt::store::{part_name, split_name};
 
 pub(crate) use error::FetchError;
 pub(crate) use http::FetchOptions;
-pub(crate) use hub::{FLINT, HubFile};
+pub(crate) use hub::{FLINT, HubFile, pin_of};
 pub(crate) use remote::{OpenError, Opened, open};
 pub(crate) use retry::Patience;
 pub(crate) use url::Url;

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How often and how patiently to try again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Patience {
-    /// Tries in a row that may fail without a byte.
+    /// Tries in a row that may bring next to nothing.
     pub(crate) tries_max: u32,
     /// Wait after the first of them; each further one doubles it.
     pub(crate) first_wait: Duration,
-    /// How long a connection may be silent.
+    /// How long a connection may be silent, or slower than [`RATE_MIN`].
     pub(crate) silence: Duration,
 }
 
@@ -21,6 +21,9 @@ impl Default for Patience {
         Self { tries_max: 10, first_wait: Duration::from_secs(1), silence: Duration::from_secs(30) }
     }
 }
+
+/// Bytes a second below which a transfer counts as stalled: at that rate the full Flint would take most of a year.
+const RATE_MIN: u128 = 1024;
 
 /// The longest wait that we choose ourselves, in first waits.
 const DOUBLED_MAX: u32 = 32;
@@ -36,6 +39,46 @@ impl Patience {
         let jitter = 0.75 + 0.5 * f64::from(nanos % 1024) / 1024.0;
         (self.first_wait * doubled).mul_f64(jitter).max(retry_after.unwrap_or_default())
     }
+
+    /// Bytes that a transfer must bring within `silence`, at least one.
+    pub(super) fn bytes_min(&self) -> u64 {
+        u64::try_from(self.silence.as_millis() * RATE_MIN / 1000).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+/// Tells a slow transfer from one that has stalled, by the time that its reads waited and the bytes that they brought. Time
+/// in which nobody wanted more does not count.
+#[derive(Debug)]
+pub(super) struct Pace {
+    patience: Patience,
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    /// At the beginning of a transfer.
+    pub(super) fn new(patience: Patience) -> Self {
+        Self { patience, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// Counts a read that waited so long and brought so many bytes; what came of late if that is too little.
+    pub(super) fn see(&mut self, waited: Duration, bytes: u64) -> Result<(), Stalled> {
+        self.waited += waited;
+        self.bytes += bytes;
+        if self.waited < self.patience.silence {
+            return Ok(());
+        }
+        let seen = Stalled { bytes: self.bytes, waited: self.waited };
+        (self.waited, self.bytes) = (Duration::ZERO, 0);
+        if seen.bytes < self.patience.bytes_min() { Err(seen) } else { Ok(()) }
+    }
+}
+
+/// Too little in too long a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stalled {
+    pub(super) bytes: u64,
+    pub(super) waited: Duration,
 }
 
 /// The seconds that `Retry-After` means: a number, or a date.
@@ -83,6 +126,27 @@ mod tests {
         }
         let asked = Duration::from_secs(120);
         assert_eq!(patience.wait(1, Some(asked)), asked, "asked for more");
+    }
+
+    #[test]
+    fn a_drip_is_a_stall_and_a_thin_line_is_none() {
+        let second = Duration::from_secs(1);
+        let patience = Patience { silence: 30 * second, ..Patience::default() };
+        assert_eq!(patience.bytes_min(), 30 * 1024);
+        let stalled_at = |rate: u64| {
+            let mut pace = Pace::new(patience);
+            (1..=1000).find(|_| pace.see(second, rate).is_err())
+        };
+        assert_eq!(stalled_at(1), Some(30), "a byte a second");
+        assert_eq!(stalled_at(1023), Some(30), "just too slow");
+        assert_eq!(stalled_at(1024), None, "just fast enough");
+        let mut pace = Pace::new(patience);
+        for _ in 0..30 {
+            assert!(pace.see(second, 1 << 20).is_ok(), "fast at first");
+        }
+        let drip = (1..=60).find(|_| pace.see(second, 1).is_err());
+        assert_eq!(drip, Some(30), "what came long ago does not count");
+        assert!(Pace::new(patience).see(Duration::from_millis(1), 1).is_ok(), "short");
     }
 
     #[test]

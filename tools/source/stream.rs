@@ -8,11 +8,14 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use flint_rt::base::units::display_bytes;
 
 use crate::source::answer::{self, Answer, Identity};
 use crate::source::client::{Client, network_error};
 use crate::source::error::{Cause, FetchError};
+use crate::source::retry::{Pace, Patience};
 use crate::source::url::Url;
 
 const CHUNK_BYTES: usize = 256 << 10;
@@ -38,10 +41,16 @@ pub(super) struct Stream(Receiver<Event>);
 
 impl Stream {
     /// Asks for the bytes from `offset_bytes` on.
-    pub(super) fn start(client: Arc<Client>, url: Url, offset_bytes: u64, known: Option<Identity>) -> Self {
+    pub(super) fn start(
+        client: Arc<Client>,
+        url: Url,
+        offset_bytes: u64,
+        known: Option<Identity>,
+        patience: Patience,
+    ) -> Self {
         let (sender, receiver) = sync_channel(CHUNKS);
         let work = move || {
-            if let Err(error) = transfer(&client, &url, offset_bytes, known.as_ref(), &sender) {
+            if let Err(error) = transfer(&client, &url, offset_bytes, known.as_ref(), patience, &sender) {
                 // Nobody listens any more: nobody misses it.
                 let _ = sender.send(Event::Failed(error));
             }
@@ -89,6 +98,7 @@ fn transfer(
     url: &Url,
     offset_bytes: u64,
     known: Option<&Identity>,
+    patience: Patience,
     events: &SyncSender<Event>,
 ) -> Result<(), FetchError> {
     let reply = client.get(url, offset_bytes, known.and_then(Identity::if_range))?;
@@ -100,10 +110,12 @@ fn transfer(
         return Ok(());
     }
     let mut body = reply.body.into_reader();
+    let mut pace = Pace::new(patience);
     while at_bytes < end_bytes {
         let left_bytes = end_bytes - at_bytes;
         let mut chunk =
             vec![0; usize::try_from(left_bytes).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))];
+        let asked = Instant::now();
         let got = match body.read(&mut chunk) {
             Ok(0) => return Err(FetchError::Truncated { host, at_bytes, left_bytes }),
             Ok(got) => got,
@@ -114,8 +126,15 @@ fn transfer(
         };
         chunk.truncate(got);
         at_bytes += got as u64;
+        let pace = pace.see(asked.elapsed(), got as u64);
         if is_gone(Event::Bytes(chunk)) {
             return Ok(());
+        }
+        // The last bytes need no more patience.
+        if let (Err(stalled), true) = (pace, at_bytes < end_bytes) {
+            let (bytes, seconds) = (display_bytes(stalled.bytes), stalled.waited.as_secs_f64());
+            let text = format!("only {bytes} came in {seconds:.1} s");
+            return Err(FetchError::Network { host, cause: Cause::Silence, text });
         }
     }
     is_gone(Event::End);

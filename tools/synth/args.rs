@@ -6,12 +6,22 @@ use clap::Args as ArgsOf;
 use clap::builder::RangedU64ValueParser;
 
 use super::shape::Preset;
+use crate::stripes::Stripe;
 
 #[derive(Debug, ArgsOf)]
 pub(crate) struct SynthArgs {
     /// The GGUF file to write.
-    #[arg(value_name = "OUT.gguf")]
-    pub(crate) target: PathBuf,
+    #[arg(value_name = "OUT.gguf", required_unless_present = "store")]
+    pub(crate) target: Option<PathBuf>,
+    /// Make a store instead, without a GGUF on the way: its name in the store folder, or a path with a slash in it.
+    #[arg(long, value_name = "NAME|DIR", conflicts_with_all = ["target", "header_only", "force"])]
+    pub(crate) store: Option<PathBuf>,
+    /// Folder in which a store is made [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
+    #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
+    pub(crate) store_dir: Option<PathBuf>,
+    /// Spread a store's experts over these drives, as `ingest` does: DIR[=WEIGHT],...
+    #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',', requires = "store")]
+    pub(crate) stripe: Vec<Stripe>,
     /// The dimensions.
     #[arg(long, value_enum)]
     pub(crate) preset: Preset,

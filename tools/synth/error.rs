@@ -23,6 +23,10 @@ pub(super) enum SynthError {
     Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Memory(#[from] RegionError),
+    #[error(
+        "a thread could not be started: raise the process's limits of memory (ulimit -v) and of threads (ulimit -u)"
+    )]
+    Thread(#[source] io::Error),
     #[error("stopped")]
     Stopped,
 }
@@ -54,7 +58,10 @@ impl SynthError {
 impl From<SynthError> for Failure {
     fn from(error: SynthError) -> Self {
         let exit = match error {
-            SynthError::NoSpace { .. } | SynthError::DriveFull { .. } | SynthError::Memory(_) => Exit::Memory,
+            SynthError::NoSpace { .. }
+            | SynthError::DriveFull { .. }
+            | SynthError::Memory(_)
+            | SynthError::Thread(_) => Exit::Memory,
             SynthError::Exists { .. } | SynthError::Busy { .. } | SynthError::Io { .. } => Exit::Failed,
             SynthError::Stopped => return Self::Interrupted,
         };

@@ -52,6 +52,11 @@ impl Layout {
         Ok(())
     }
 
+    /// All bytes before the first tensor.
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+
     /// Bytes of the whole file.
     pub(super) fn len_bytes(&self) -> u64 {
         self.len_bytes
@@ -60,6 +65,11 @@ impl Layout {
     /// Bytes before the first tensor.
     pub(super) fn header_bytes(&self) -> u64 {
         self.header.len() as u64
+    }
+
+    /// All tensors, each with the offset at which it begins.
+    pub(super) fn tensors(&self) -> &[(u64, Tensor)] {
+        &self.tensors
     }
 
     /// How many tensors there are.

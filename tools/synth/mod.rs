@@ -1,8 +1,10 @@
 //! `flint-rt synth`: a Flint of random weights, of any size, from a seed.
 //!
-//! - Owns: nothing that lasts. In: a preset, a seed, a skew, a path. Out: a GGUF file that this runtime runs.
+//! - Owns: nothing that lasts. In: a preset, a seed, a skew, a path. Out: a GGUF file that this runtime runs, or the store
+//!   that `ingest` would make of it.
 //! - Invariants: the bytes depend on dimensions, seed and skew alone, not on machine or threads; the file appears under its
-//!   name only when it is whole.
+//!   name only when it is whole. What a signal ends early leaves no part of a file, and of a store what the next run goes
+//!   on with, as `ingest` does.
 //!
 //! It says nothing sensible, but it computes, streams and picks experts as a trained model does: see [`tensors`] for why its
 //! routing does not collapse, and [`skew`] for how its experts are made unevenly likely.
@@ -13,8 +15,11 @@ mod fill;
 mod header;
 mod layout;
 mod random;
+pub(crate) mod rehearsal;
 mod shape;
 mod skew;
+mod source;
+mod store;
 mod tensors;
 mod vocabulary;
 mod write;
@@ -66,17 +71,19 @@ fn make(args: &SynthArgs) -> Outcome {
     let name = format!("Flint {} (random, seed {})", args.preset.name(), args.seed);
     let layout = Layout::new(&name, &shape, args.seed, args.skew)?;
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let options = Options {
-        threads: args.threads.unwrap_or((2 * processors).clamp(4, 64)),
-        replaces: args.force,
-        header_only: args.header_only,
+    let threads = args.threads.unwrap_or((2 * processors).clamp(4, 64));
+    if let Some(named) = &args.store {
+        return store::make(args, named, layout, threads);
+    }
+    let Some(target) = &args.target else {
+        return Err(Failure::usage("name a file to write, or a store with --store"));
     };
+    let options = Options { threads, replaces: args.force, header_only: args.header_only };
     let began = Instant::now();
     let mut watch = Watch { bar: Bar::bytes("writing"), prints_events: args.json, told: began, failed: None };
     // The first Ctrl-C ends the work here, so that what was begun is removed.
     let working = interrupt::Reply::begin();
-    let written =
-        write::write(&layout, &args.target, options, &mut |done, total| watch.progress(done, total));
+    let written = write::write(&layout, target, options, &mut |done, total| watch.progress(done, total));
     drop(working);
     watch.bar.clear();
     if let Some(failure) = watch.failed {
@@ -92,7 +99,7 @@ fn make(args: &SynthArgs) -> Outcome {
         display_rate(written.bytes, seconds),
         if args.header_only { ", the header alone" } else { "" }
     ));
-    let shown = args.target.display().to_string();
+    let shown = target.display().to_string();
     if !args.json {
         writeln!(io::stdout(), "{shown}")?;
         return Ok(());

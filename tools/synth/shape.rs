@@ -4,6 +4,7 @@
 //! header, except for what a header cannot be made of.
 
 use clap::ValueEnum;
+use flint_rt::model::hparams::FlintConfig;
 
 use super::args::SynthArgs;
 use super::vocabulary;
@@ -137,6 +138,31 @@ impl Shape {
         ] {
             *value = flag.unwrap_or(*value);
         }
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// The shapes of a model, with `layers` expert layers instead of its own.
+    pub(super) fn like(config: &FlintConfig, layers: u32) -> Outcome<Self> {
+        let shape = Self {
+            layers: config.lead_layer_count + layers,
+            lead_layers: config.lead_layer_count,
+            embed: config.embed_dim,
+            heads: config.head_count,
+            kv_heads: config.kv_head_count,
+            head_dim: config.head_dim,
+            // No layer has it where there is no lead layer, and then the file says 0.
+            ffn: config.ffn_dim.max(32),
+            experts: config.expert_count,
+            experts_used: config.experts_used,
+            expert_ffn: config.expert_ffn_dim,
+            shared_ffn: config.shared_ffn_dim,
+            vocabulary: config.vocabulary,
+            window: config.window.max(1),
+            context: config.context_len,
+            alignment: 32,
+            full_is_fourth: false,
+        };
         shape.check()?;
         Ok(shape)
     }

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use flint_rt::base::region::HostRegion;
 use flint_rt::base::units::align_up;
-use flint_rt::base::volume::free_bytes;
+use flint_rt::base::volume::{free_bytes, reserve};
 
 use super::error::SynthError;
 use super::layout::Layout;
+use crate::interrupt::Working;
 
 /// What a thread makes and writes at a time: drives reach their full rate from about 1 MiB, and a Ctrl-C waits for one.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -75,8 +76,12 @@ pub(super) fn write(
         return Err(SynthError::NoSpace { folder, needed_bytes: total + RESERVE_BYTES, free_bytes });
     }
     let full = |source| SynthError::write(&partial.path, 0, layout.len_bytes(), source);
-    // First, so that threads write within the file, which file systems do in parallel.
-    partial.file.set_len(layout.len_bytes()).map_err(full)?;
+    // First, so that a drive that fills up is found now, and threads write within the file, which file systems do in
+    // parallel.
+    match options.header_only {
+        true => partial.file.set_len(layout.len_bytes()).map_err(full)?,
+        false => reserve(&partial.file, layout.len_bytes()).map_err(full)?,
+    }
     let direct = if total < DIRECT_BYTES_MIN { None } else { partial.open_direct() };
     let output = Output { partial: &partial, is_direct: AtomicBool::new(direct.is_some()), direct };
     write_pieces(layout, &output, total, options.threads, progress)?;
@@ -107,6 +112,8 @@ struct Partial {
     path: PathBuf,
     file: File,
     is_published: bool,
+    /// Removes it also where a signal ends the program before a piece does.
+    _working: Working,
 }
 
 impl Partial {
@@ -128,7 +135,8 @@ impl Partial {
         if !is_ours().unwrap_or(false) {
             return Err(SynthError::Busy { path });
         }
-        let partial = Self { path, file, is_published: false };
+        let working = Working::begin(path.clone());
+        let partial = Self { path, file, is_published: false, _working: working };
         partial.file.set_len(0).map_err(SynthError::io("emptying it", &partial.path))?;
         Ok(partial)
     }
@@ -190,10 +198,11 @@ fn write_pieces(
     let region = HostRegion::new(piece * threads)?;
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
+    let mut has_thread = false;
     thread::scope(|scope| {
         for mut buffer in region.split(piece, threads) {
             let (sender, next, is_over) = (sender.clone(), &next, &is_over);
-            scope.spawn(move || {
+            let worker = move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let offset = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
                     if offset >= total {
@@ -209,7 +218,13 @@ fn write_pieces(
                         break;
                     }
                 }
-            });
+            };
+            match thread::Builder::new().spawn_scoped(scope, worker) {
+                Ok(_) => has_thread = true,
+                Err(source) if !has_thread => return Err(SynthError::Thread(source)),
+                // Fewer do the same work.
+                Err(_) => break,
+            }
         }
         drop(sender);
         let watched = watch(output, layout.len_bytes(), total, &receiver, progress);

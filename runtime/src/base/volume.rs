@@ -1,7 +1,7 @@
-//! The file system under a path: its room, and room taken ahead of need.
+//! The file system under a path: its room, room taken ahead of need, and what it keeps of files in memory.
 //!
 //! - Owns: nothing. In: a path or an open file. Out: what the file system says.
-//! - Invariants: a safe face over two calls.
+//! - Invariants: a safe face over four calls, none of which changes a byte of a file.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -64,9 +64,74 @@ pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     }
 }
 
+/// How far [`write_out`] goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteOut {
+    /// The writes to the drive are begun.
+    Begin,
+    /// They have ended: the pages are clean. The drive may still have them in a cache of its own.
+    Finish,
+}
+
+/// Writes what the page cache has of these bytes of `file` to the drive. Where there is no such call, nothing is done.
+///
+/// # Errors
+/// A write failed, this one or one of any page of the file before. It is said once: a sync of the same descriptor after it
+/// would succeed, so the bytes count as lost.
+pub fn write_out(file: &File, offset_bytes: u64, len_bytes: u64, how_far: WriteOut) -> io::Result<()> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset_bytes), i64::try_from(len_bytes)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = match how_far {
+        WriteOut::Begin => libc::SYNC_FILE_RANGE_WRITE,
+        WriteOut::Finish => {
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER
+        }
+    };
+    loop {
+        // SAFETY: the descriptor is open, as `file` is borrowed, and the call touches no memory of ours.
+        let status = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) };
+        if status == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ESPIPE | libc::EINVAL) => return Ok(()),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Tells the page cache that nobody here will want these bytes of `file` again. Pages that are not on the drive yet, that
+/// another process has mapped, or that these bytes only begin or end in, stay. It is advice: that it is not taken is no
+/// error.
+pub fn forget(file: &File, offset_bytes: u64, len_bytes: u64) {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset_bytes), i64::try_from(len_bytes)) else { return };
+    if len > 0 {
+        // SAFETY: the descriptor is open, as `file` is borrowed, and the call touches no memory of ours.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_out_and_forgotten_is_still_there() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 20_000], 0).unwrap();
+        write_out(&file, 0, 20_000, WriteOut::Begin).unwrap();
+        write_out(&file, 0, 20_000, WriteOut::Finish).unwrap();
+        forget(&file, 0, 20_000);
+        forget(&file, 0, 0);
+        let mut bytes = [0; 20_000];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [7; 20_000], "the bytes");
+        assert!(write_out(&file, u64::MAX, 1, WriteOut::Begin).is_err(), "no file reaches there");
+    }
 
     #[test]
     fn a_reserved_file_has_its_length_and_an_impossible_one_is_refused() {

@@ -205,8 +205,8 @@ impl MemoryPlan {
         let mut warnings = Vec::new();
         if pool_slots < experts_a_token {
             warnings.push(format!(
-                "{pool_slots} expert slots are fewer than the {experts_a_token} that one token uses: nothing stays for the \
-                 next token, every token reads {} from disk",
+                "{pool_slots} expert slots are fewer than the {experts_a_token} that one token uses: little stays for the \
+                 next token, which reads most of {} from disk",
                 display_bytes(u64::from(experts_a_token) * record_bytes)
             ));
         }

@@ -1,14 +1,16 @@
 //! How fast a model would run, from its numbers and a drive's: an estimate, and which limit binds. Pure.
 //!
-//! - Owns: nothing. In: what one token costs ([`TokenCost`]), what a device and a drive take for it ([`DeviceCost`],
-//!   [`DriveCost`]), a share of uses that find their expert in a slot. Out: an [`Expectation`].
+//! - Owns: nothing. In: what one token takes of a device ([`StepCost`], estimated by [`TokenCost`] and [`DeviceCost`] or
+//!   measured by a [`crate::engine::rehearsal::Rehearsal`]) and of a drive ([`DriveCost`]), a share of uses that find their
+//!   expert in a slot. Out: an [`Expectation`].
 //! - Invariants: a higher hit rate, a faster drive or a faster device never make a token slower.
 //!
 //! The model: decode runs until a pick is missing, waits for that layer's records, and goes on. So a token takes the
-//! device's time with everything resident, and for each layer with a miss the drive's time for as many records at once as
-//! are missing, one round trip of host and device, and the copy of the last record. Picks miss independently of one another.
+//! device's time with everything resident, and for each layer with a miss one stop of device and host, and the reads of as many
+//! records at once as are missing. Each record that has come is checked and copied while the next ones are read, so what is
+//! waited for is the slower of both, and the other once. Picks miss independently of one another.
 //!
-//! `t = stages * stage + bytes / memory + layers * sum over k of P(k of K missing) * (burst(k) + round trip + record / bus)`
+//! `t = kernels + bytes / memory + layers * sum over k of P(k of K missing) * (stall + max(burst(k) + record, burst(1) + k * record))`
 
 use std::fmt;
 
@@ -37,6 +39,8 @@ pub struct TokenCost {
     pub stages: u32,
     /// Bytes that the device reads of its memory: dense weights, picked experts, keys and values.
     pub device_bytes: u64,
+    /// Those of keys and values.
+    pub cache_bytes: u64,
 }
 
 impl TokenCost {
@@ -53,6 +57,7 @@ impl TokenCost {
             record_bytes: config.record_bytes(),
             stages: moe_layers * STAGES_MOE + dense_layers * STAGES_DENSE + STAGES_ENDS,
             device_bytes: resident_bytes + picked_bytes + rows * row_bytes,
+            cache_bytes: rows * row_bytes,
         }
     }
 
@@ -95,6 +100,35 @@ impl DeviceCost {
             DeviceKind::Integrated => of(8.0, 60.0, 150.0, 20.0),
             DeviceKind::Virtual | DeviceKind::Other => of(8.0, 100.0, 200.0, 8.0),
             DeviceKind::Software => of(10.0, 0.95 * cores.max(1) as f64, 300.0, 8.0),
+        }
+    }
+}
+
+/// What one token takes, but for the drive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepCost {
+    /// Seconds of kernels with every expert in its slot, without `memory_seconds`.
+    pub kernel_seconds: f64,
+    /// Seconds of the bytes that kernels read of device memory. Where the rest was measured, those of keys and values alone:
+    /// all others are in what was measured.
+    pub memory_seconds: f64,
+    /// Seconds that a layer with a miss takes, however many miss.
+    pub stall_seconds: f64,
+    /// Seconds that a missing record takes on its way from host memory into its slot.
+    pub record_seconds: f64,
+    /// Whether the device at hand was measured.
+    pub is_measured: bool,
+}
+
+impl StepCost {
+    /// By what is usual for a kind of device.
+    pub fn estimate(token: &TokenCost, device: &DeviceCost) -> Self {
+        Self {
+            kernel_seconds: f64::from(token.stages) * device.stage_seconds,
+            memory_seconds: token.device_bytes as f64 / device.memory_rate,
+            stall_seconds: device.round_trip_seconds,
+            record_seconds: token.record_bytes as f64 / device.bus_rate,
+            is_measured: false,
         }
     }
 }
@@ -179,40 +213,39 @@ pub enum Routes {
     Narrowest,
 }
 
-/// Hit rates of a pool that drops what was unused for longest, measured on recorded routes of a small model of this
-/// architecture (12 layers of 56 experts, 6 a token, cold start, three texts of 2,000 tokens): share of all experts in the
-/// pool, then code, all three texts in turn, prose. That model's training made its picks nearly uniform; larger models are
-/// usually more skewed, so the curve is rather low than high.
-const HIT_RATES: [(f64, [f64; 3]); 7] = [
-    (0.2, [0.246, 0.284, 0.332]),
-    (0.3, [0.390, 0.421, 0.466]),
-    (0.4, [0.493, 0.536, 0.600]),
-    (0.5, [0.615, 0.648, 0.710]),
-    (0.6, [0.717, 0.746, 0.808]),
-    (0.7, [0.811, 0.835, 0.886]),
-    (0.8, [0.894, 0.910, 0.945]),
+/// Hit rates of a pool of the default policy, by simulation of recorded routes of a small model of this architecture (12 layers
+/// of 56 experts, 6 a token, cold start, three texts of 2,000 tokens): share of all experts in the pool, then code, all three
+/// texts in turn, prose. That model's training made its picks nearly uniform; larger models are usually more skewed, so the
+/// curve is rather low than high. `cargo bench --bench simulate -- --hit-rates` prints it anew, `tests/simulate.rs` holds it.
+pub const HIT_RATES: [(f64, [f64; 3]); 10] = [
+    (0.025, [0.043, 0.064, 0.097]),
+    (0.05, [0.093, 0.130, 0.189]),
+    (0.1, [0.173, 0.223, 0.309]),
+    (0.2, [0.313, 0.372, 0.482]),
+    (0.3, [0.438, 0.499, 0.615]),
+    (0.4, [0.549, 0.606, 0.718]),
+    (0.5, [0.650, 0.700, 0.803]),
+    (0.6, [0.742, 0.784, 0.872]),
+    (0.7, [0.827, 0.857, 0.923]),
+    (0.8, [0.900, 0.920, 0.962]),
 ];
 
-/// Share of all experts that one token of that model used. A pool below it keeps nothing for the next token, so shares count
-/// from there.
-const TOKEN_SHARE: f64 = 72.0 / 672.0;
-
-/// The share of uses that would find their expert in a pool of `slots`, of `expert_total` experts of which a token uses
-/// `experts_a_token`, by the recorded curve.
-pub fn hit_rate(slots: u32, expert_total: u32, experts_a_token: u32, routes: Routes) -> f64 {
+/// The share of uses that would find their expert in a pool of `slots` of `expert_total` experts, by the recorded curve.
+///
+/// The default policy keeps the experts that are used often also in a pool smaller than what one token uses, so the share of
+/// all experts is all that counts.
+pub fn hit_rate(slots: u32, expert_total: u32, routes: Routes) -> f64 {
     if slots >= expert_total {
         return 1.0;
     }
-    let beyond = |share: f64, token: f64| ((share - token) / (1.0 - token)).max(0.0);
-    let total = f64::from(expert_total);
-    let x = beyond(f64::from(slots) / total, f64::from(experts_a_token) / total);
+    let x = f64::from(slots) / f64::from(expert_total);
     let column = match routes {
         Routes::Widest => 0,
         Routes::Mixed => 1,
         Routes::Narrowest => 2,
     };
     let (mut low, mut low_hits) = (0.0, 0.0);
-    let points = HIT_RATES.iter().map(|(share, hits)| (beyond(*share, TOKEN_SHARE), hits[column]));
+    let points = HIT_RATES.iter().map(|(share, hits)| (*share, hits[column]));
     for (high, high_hits) in points.chain([(1.0, 1.0)]) {
         if x <= high {
             return low_hits + (high_hits - low_hits) * (x - low) / (high - low);
@@ -231,6 +264,8 @@ pub enum Limit {
     RoundTrips,
     /// Kernels that wait for one another.
     Stages,
+    /// Kernels, by a measurement that does not tell why.
+    Kernels,
     /// The bytes that kernels read of device memory.
     Memory,
 }
@@ -241,6 +276,7 @@ impl fmt::Display for Limit {
             Self::Drive => "the drive",
             Self::RoundTrips => "round trips of host and device",
             Self::Stages => "kernels waiting for one another",
+            Self::Kernels => "the device's kernels",
             Self::Memory => "the device's memory bandwidth",
         })
     }
@@ -257,41 +293,49 @@ pub struct Expectation {
     pub drive_seconds: f64,
     /// Seconds of waiting at layers with a miss, and of copies.
     pub round_trip_seconds: f64,
-    /// Seconds of kernels' latency.
-    pub stage_seconds: f64,
-    /// Seconds of kernels' bytes.
+    /// Seconds of kernels: as in [`StepCost`].
+    pub kernel_seconds: f64,
+    /// Seconds of kernels' bytes: as in [`StepCost`].
     pub memory_seconds: f64,
+    /// Whether the device's share was measured.
+    pub is_measured: bool,
 }
 
 impl Expectation {
     /// Of one token among many, of which `hit_rate` of the uses find their expert.
-    pub fn new(token: &TokenCost, device: &DeviceCost, drive: &DriveCost, hit_rate: f64) -> Self {
+    pub fn new(token: &TokenCost, step: &StepCost, drive: &DriveCost, hit_rate: f64) -> Self {
         let (hit, miss) = (hit_rate.clamp(0.0, 1.0), 1.0 - hit_rate.clamp(0.0, 1.0));
         let layers = f64::from(token.moe_layers);
-        let mut drive_seconds = 0.0;
+        let (mut drive_seconds, mut other_seconds) = (0.0, 0.0);
         // The chance of k misses among K picks, from none on.
         let mut ways = 1.0;
         for count in 0..=token.experts_used {
             let left = token.experts_used - count;
             let chance = ways * miss.powf(f64::from(count)) * hit.powf(f64::from(left));
-            drive_seconds += layers * chance * drive.burst_seconds(count);
             ways *= f64::from(left) / f64::from(count + 1);
+            if count == 0 {
+                continue;
+            }
+            let read = drive.burst_seconds(count);
+            let behind_reads = read + step.record_seconds;
+            let behind_copies = drive.burst_seconds(1) + f64::from(count) * step.record_seconds;
+            drive_seconds += layers * chance * read;
+            other_seconds += layers * chance * (step.stall_seconds + behind_reads.max(behind_copies) - read);
         }
-        let missing_layers = layers * (1.0 - hit.powf(f64::from(token.experts_used)));
-        let a_layer = device.round_trip_seconds + token.record_bytes as f64 / device.bus_rate;
         Self {
             hit_rate: hit,
             read_bytes: miss * f64::from(token.experts()) * token.record_bytes as f64,
             drive_seconds,
-            round_trip_seconds: missing_layers * a_layer,
-            stage_seconds: f64::from(token.stages) * device.stage_seconds,
-            memory_seconds: token.device_bytes as f64 / device.memory_rate,
+            round_trip_seconds: other_seconds,
+            kernel_seconds: step.kernel_seconds,
+            memory_seconds: step.memory_seconds,
+            is_measured: step.is_measured,
         }
     }
 
     /// Seconds of the token.
     pub fn seconds(&self) -> f64 {
-        self.drive_seconds + self.round_trip_seconds + self.stage_seconds + self.memory_seconds
+        self.drive_seconds + self.round_trip_seconds + self.kernel_seconds + self.memory_seconds
     }
 
     /// Tokens a second.
@@ -304,7 +348,7 @@ impl Expectation {
         let parts = [
             (self.drive_seconds, Limit::Drive),
             (self.round_trip_seconds, Limit::RoundTrips),
-            (self.stage_seconds, Limit::Stages),
+            (self.kernel_seconds, if self.is_measured { Limit::Kernels } else { Limit::Stages }),
             (self.memory_seconds, Limit::Memory),
         ];
         parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("invariant: four parts").1
@@ -329,10 +373,11 @@ mod tests {
         record_bytes: 1_966_080,
         stages: 47 * 12 + 2 * 9 + 6,
         device_bytes: 1_810_000_000,
+        cache_bytes: 120_000_000,
     };
 
-    fn gpu() -> DeviceCost {
-        DeviceCost::estimate(DeviceKind::Discrete, 8)
+    fn gpu() -> StepCost {
+        StepCost::estimate(&FLINT, &DeviceCost::estimate(DeviceKind::Discrete, 8))
     }
 
     #[test]
@@ -354,6 +399,22 @@ mod tests {
         assert_eq!(of(1e8).read_bytes, 0.0);
         assert_eq!(of(1e8).round_trip_seconds, 0.0);
         assert!(matches!(of(1e8).limit(), Limit::Stages | Limit::Memory), "{:?}", of(1e8));
+    }
+
+    #[test]
+    fn what_is_slower_of_reads_and_copies_is_waited_for_and_the_other_once() {
+        let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
+        let step = |record_seconds| StepCost {
+            kernel_seconds: 0.0,
+            memory_seconds: 0.0,
+            stall_seconds: 10.0,
+            record_seconds,
+            is_measured: true,
+        };
+        let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
+        let seconds = |record| Expectation::new(&token, &step(record), &drive, 0.0).seconds();
+        assert_eq!(seconds(0.5), 10.0 + 5.0 + 0.5);
+        assert_eq!(seconds(3.0), 10.0 + 2.0 + 4.0 * 3.0);
     }
 
     #[test]
@@ -391,7 +452,7 @@ mod tests {
             let slots = (share * 672.0_f64).round();
             for (routes, wanted) in [Routes::Widest, Routes::Mixed, Routes::Narrowest].into_iter().zip(hits) {
                 #[allow(clippy::cast_possible_truncation, reason = "a share of 672")]
-                let found = hit_rate(slots as u32, 672, 72, routes);
+                let found = hit_rate(slots as u32, 672, routes);
                 assert!((found - wanted).abs() < 0.005, "{share} {routes:?}: {found}, wanted {wanted}");
             }
         }
@@ -399,12 +460,15 @@ mod tests {
 
     #[test]
     fn the_curve_rises_from_nothing_to_all() {
-        assert_eq!(hit_rate(282, 12_032, 282, Routes::Mixed), 0.0);
-        assert_eq!(hit_rate(6, 12_032, 282, Routes::Narrowest), 0.0);
-        assert_eq!(hit_rate(12_032, 12_032, 282, Routes::Widest), 1.0);
+        assert_eq!(hit_rate(0, 12_032, Routes::Mixed), 0.0);
+        assert!(
+            hit_rate(282, 12_032, Routes::Mixed) < 0.07,
+            "a token's picks of Flint are 2.3 % of all experts"
+        );
+        assert_eq!(hit_rate(12_032, 12_032, Routes::Widest), 1.0);
         let mut last = 0.0;
         for slots in 0..=12_032 {
-            let now = hit_rate(slots, 12_032, 282, Routes::Mixed);
+            let now = hit_rate(slots, 12_032, Routes::Mixed);
             assert!((last..=1.0).contains(&now), "{slots}: {now} after {last}");
             last = now;
         }

@@ -12,6 +12,8 @@ pub mod budget;
 
 pub mod open;
 
+pub mod rehearsal;
+
 pub mod survey;
 
 pub mod expectation;

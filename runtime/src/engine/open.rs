@@ -139,7 +139,7 @@ impl Engine {
         // The token table stays on the drive, so nothing else reads all of it: checked beside the other work.
         let table_check = is_checked.then(|| {
             let source = source.clone();
-            std::thread::spawn(move || check_table(&source))
+            std::thread::Builder::new().name("token-table".to_owned()).spawn(move || check_table(&source))
         });
 
         progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
@@ -162,8 +162,11 @@ impl Engine {
                 progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
             })?;
 
-        if let Some(check) = table_check {
-            check.join().expect("invariant: the check returns its errors")?;
+        match table_check {
+            None => {}
+            Some(Ok(check)) => check.join().expect("invariant: the check returns its errors")?,
+            // No thread was to be had for it.
+            Some(Err(_)) => check_table(&source)?,
         }
         let table = token_table(&source);
         let FileIndex(file) = table.file;

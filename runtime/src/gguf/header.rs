@@ -96,7 +96,8 @@ impl Gguf {
     /// `version`, `alignment` and `data_start` are the first file's.
     ///
     /// # Errors
-    /// [`GgufError::DuplicateTensor`] when two files have a tensor of the same name.
+    /// [`GgufError::DuplicateTensor`] when two files have a tensor of the same name, [`GgufError::Read`] when there is no
+    /// memory for the headers together.
     ///
     /// # Panics
     /// When `parts` is empty, or the lengths do not fit a `u64` together.
@@ -106,6 +107,11 @@ impl Gguf {
         let mut tables = vec![(0, std::mem::take(&mut joined.tensors))];
         for part in parts {
             tables.push((joined.file_len_bytes, part.tensors));
+            let offset_bytes = joined.header.len() as u64;
+            joined
+                .header
+                .try_reserve_exact(part.header.len())
+                .map_err(|error| GgufError::Read { offset_bytes, error: error.into() })?;
             joined.header.extend(part.header);
             let sum = joined.file_len_bytes.checked_add(part.file_len_bytes);
             joined.file_len_bytes = sum.expect("invariant: files on a drive are below 8 EiB together");

@@ -80,7 +80,9 @@ impl<'a> Source<'a> {
         let wanted = (end - have).max(ahead);
         let left = usize::try_from(self.file_len_bytes - have as u64).unwrap_or(usize::MAX);
         let wanted = wanted.min(left);
-        self.buffer.reserve_exact(wanted);
+        self.buffer
+            .try_reserve_exact(wanted)
+            .map_err(|error| GgufError::Read { offset_bytes: have as u64, error: error.into() })?;
         let mut input = (&mut *self.input).take(wanted as u64);
         input
             .read_to_end(&mut self.buffer)

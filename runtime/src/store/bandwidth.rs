@@ -87,7 +87,7 @@ fn each(
         let threads: Vec<_> = (0..)
             .zip(buffers)
             .map(|(first, buffer)| {
-                scope.spawn(move || {
+                std::thread::Builder::new().spawn_scoped(scope, move || {
                     (first..pieces)
                         .step_by(THREADS)
                         .try_for_each(|piece| step(file, buffer, piece * PIECE_BYTES as u64))
@@ -96,7 +96,7 @@ fn each(
             .collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join().expect("invariant: reading and writing do not panic"))
+            .try_for_each(|thread| thread?.join().expect("invariant: reading and writing do not panic"))
     })
 }
 

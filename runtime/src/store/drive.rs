@@ -72,6 +72,10 @@ pub trait Drive: Send + Sync {
     /// What the system says.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Removes a folder that is empty, or will be in a moment: FUSE and NFS keep a removed file that was open under another
+    /// name until it is closed. One that is not there, or not empty, is left. A drive without such names does nothing.
+    fn remove_empty(&self, _path: &Path) {}
+
     /// Removes a file, or a folder with all that is in it. One that is not there is none to remove.
     ///
     /// # Errors

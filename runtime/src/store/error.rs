@@ -290,6 +290,15 @@ pub enum StoreError {
     /// Host memory was refused.
     #[error(transparent)]
     Memory(#[from] RegionError),
+    /// A thread was refused.
+    #[error(
+        "a thread could not be started: raise the process's limits of memory (ulimit -v) and of threads (ulimit -u)"
+    )]
+    Thread {
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The source gave no bytes.
     #[error(transparent)]
     Source(#[from] SourceError),

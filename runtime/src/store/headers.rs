@@ -52,6 +52,9 @@ fn read_one_header(source: &mut dyn ByteSource) -> Result<Gguf, StoreError> {
     loop {
         let mut have = bytes.len();
         let want = usize::try_from(want_bytes.min(len_bytes)).unwrap_or(usize::MAX);
+        let reserved = bytes.try_reserve_exact(want.saturating_sub(have));
+        let refused = |error| GgufError::Read { offset_bytes: have as u64, error };
+        reserved.map_err(|error| in_file(source.name(), refused(error.into())))?;
         bytes.resize(want, 0);
         while have < want {
             match source.read_from(have as u64, &mut bytes[have..])? {

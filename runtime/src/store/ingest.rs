@@ -149,6 +149,7 @@ impl Ingest<'_> {
             store_id: self.store_id(),
             stamps: stamps?,
             folders: self.stripes.iter().map(|stripe| stripe.path().cloned()).collect(),
+            weights: self.options.stripes.iter().map(|stripe| stripe.weight.to_string()).collect(),
             placement: self.placement_digest(),
         };
         let stamps = task.stamps.clone();

@@ -40,6 +40,10 @@ pub(super) struct Task {
     pub(super) stamps: Vec<SourceStamp>,
     /// The folder of each experts file; none for the store's own.
     pub(super) folders: Vec<Option<PathBuf>>,
+    /// The share of each experts file as it was asked for or measured, in the shortest digits that mean the same number.
+    /// Not compared: what comes of it is in `placement`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) weights: Vec<String>,
     /// SHA-256 over the file of each record.
     pub(super) placement: Sha256Digest,
 }
@@ -89,11 +93,36 @@ struct Record {
 }
 
 impl Record {
+    /// What stands in `folder`; `None` when there is no journal.
+    fn load(drive: &dyn Drive, folder: &Path) -> Result<Option<Self>, StoreError> {
+        let path = folder.join(JOURNAL_NAME);
+        let damaged = || StoreError::JournalDamaged { path: folder.to_owned() };
+        let len = match drive.entry(&path).map_err(io_error("look up", &path))? {
+            None => return Ok(None),
+            Some(Entry::File(len)) if len <= JOURNAL_BYTES_MAX => len,
+            Some(_) => return Err(damaged()),
+        };
+        let mut bytes = vec![0; usize::try_from(len).expect("invariant: below the limit")];
+        drive.read_at(&path, 0, &mut bytes).map_err(io_error("read", &path))?;
+        let record: Self = serde_json::from_slice(&bytes).map_err(|_| damaged())?;
+        let is_ours = record.format == FORMAT && record.version == VERSION;
+        if is_ours && record.digest == record.digest_of_the_rest() {
+            Ok(Some(record))
+        } else {
+            Err(damaged())
+        }
+    }
+
     fn digest_of_the_rest(&self) -> String {
         let rest = Self { digest: String::new(), ..self.clone() };
         let bytes = serde_json::to_vec(&rest).expect("invariant: plain fields always serialize");
         Sha256Digest::of(&bytes).to_string()
     }
+}
+
+/// The task of the interrupted ingest that worked in `folder`, if there is one and its journal is sound.
+pub(super) fn begun_task(drive: &dyn Drive, folder: &Path) -> Option<Task> {
+    Record::load(drive, folder).ok()?.map(|record| record.task)
 }
 
 /// The journal of an ingest at work.
@@ -138,22 +167,8 @@ impl Journal {
         task: &Task,
         piece_count: usize,
     ) -> Result<Option<(Self, State)>, StoreError> {
-        let path = folder.join(JOURNAL_NAME);
         let damaged = || StoreError::JournalDamaged { path: folder.to_owned() };
-        let len = match drive.entry(&path).map_err(io_error("look up", &path))? {
-            None => return Ok(None),
-            Some(Entry::File(len)) if len <= JOURNAL_BYTES_MAX => len,
-            Some(_) => return Err(damaged()),
-        };
-        let mut bytes = vec![0; usize::try_from(len).expect("invariant: below the limit")];
-        drive.read_at(&path, 0, &mut bytes).map_err(io_error("read", &path))?;
-        let record: Record = serde_json::from_slice(&bytes).map_err(|_| damaged())?;
-        if record.format != FORMAT
-            || record.version != VERSION
-            || record.digest != record.digest_of_the_rest()
-        {
-            return Err(damaged());
-        }
+        let Some(record) = Record::load(drive, folder)? else { return Ok(None) };
         check_same(&record.task, task, folder)?;
         let sha256 = from_hex(&record.sha256_state).ok_or_else(damaged)?;
 

@@ -2,16 +2,22 @@
 //!
 //! - Owns: its descriptors, one through the page cache and, where it works, one past it. In: a path. Out: bytes.
 //! - Invariants: both descriptors are of one file. Aligned reads into aligned memory go past the page cache, so that
-//!   26 GB that are read once push nothing out of it; all others, and a file system without direct I/O, go through it.
+//!   26 GB that are read once push nothing out of it; all others, and a file system without direct I/O, go through it, and
+//!   without direct I/O are forgotten behind the reader.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::base::units::align_down;
+use crate::base::volume;
 use crate::store::bytes::{ByteSource, SourceError, SourceStamp};
 use crate::store::error::{StoreError, io_error};
 use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
+
+/// The largest page of any Linux.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// A file as a [`ByteSource`].
 #[derive(Debug)]
@@ -97,8 +103,15 @@ impl ByteSource for LocalSource {
             Some(_) => target.len().min(BLOCK_BYTES - into_block),
             None => target.len(),
         };
-        retried(|| self.buffered.read_at(&mut target[..end], offset_bytes))
-            .map_err(self.read_error(offset_bytes))
+        let got = retried(|| self.buffered.read_at(&mut target[..end], offset_bytes))
+            .map_err(self.read_error(offset_bytes))?;
+        if self.direct.is_none() {
+            // Read once, front to back: it need not stay. Also the page that the read before ended in; not what was read
+            // ahead.
+            let start = align_down(offset_bytes, PAGE_BYTES_MAX);
+            volume::forget(&self.buffered, start, offset_bytes + got as u64 - start);
+        }
+        Ok(got)
     }
 }
 

@@ -21,6 +21,7 @@ mod experts;
 mod headers;
 mod ingest;
 mod journal;
+mod lanes;
 mod layout;
 mod local;
 mod lock;
@@ -36,12 +37,15 @@ mod publish;
 mod reader;
 mod real_drive;
 mod record;
+mod room;
 #[cfg(feature = "simulation")]
 mod simulated;
 mod stripe;
 mod stripes;
 mod sums;
+mod threads;
 mod verify;
+mod write_behind;
 
 pub use bandwidth::{Bandwidth, measure_bandwidth};
 pub use bytes::{ByteSource, SourceError, SourceStamp};
@@ -61,8 +65,10 @@ pub use parts::{part_name, split_name};
 pub use pin::{FileNotes, FileStamp, Remembered};
 pub use real_drive::RealDrive;
 pub use record::{ExpertPiece, ExpertPieces, RECORD_ALIGN_BYTES, RecordLayout};
+pub use room::{RoomNeeded, room_needed};
 #[cfg(feature = "simulation")]
 pub use simulated::{Fault, SimulatedDrive};
+pub use stripes::begun_weights;
 pub use verify::{
     Cause, Damage, DamagedPart, RepairReport, TensorSum, VerifyOptions, VerifyProgress, VerifyReport,
     is_tensor_whole, repair_store, sha256_of_file, verify_store,

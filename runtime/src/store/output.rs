@@ -15,6 +15,7 @@ use crate::base::region::{HostBuffer, HostRegion};
 use crate::store::drive::{Drive, DriveFile};
 use crate::store::error::{StoreError, write_error};
 use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
+use crate::store::threads::start_thread;
 
 /// Bytes of a write at most: an expert's matrix of the real Flint is a third of it.
 const WRITE_BYTES: usize = 2 << 20;
@@ -75,7 +76,7 @@ impl<'run> Writers<'run> {
         *jobs_shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
         for _ in 0..WRITERS {
             let finished = finished.clone();
-            scope.spawn(move || {
+            let worker = move || {
                 loop {
                     // The lock is held while waiting: one waits for the next job, the others for their turn.
                     let next = match &*jobs_shared.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -93,7 +94,8 @@ impl<'run> Writers<'run> {
                         break;
                     }
                 }
-            });
+            };
+            start_thread(scope, worker)?;
         }
         Ok(Self { drive, outputs, jobs, done, free, current: None, left_bytes })
     }

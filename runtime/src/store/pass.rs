@@ -2,8 +2,8 @@
 //!
 //! - Owns: the threads of the pass. In: sources, a layout, a state to go on from. Out: the state at the end, and on the
 //!   way a journal.
-//! - Invariants: the source is read in order, each byte once. Reading, the source's SHA-256, the pieces' sums and the
-//!   writes run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
+//! - Invariants: the source is read in order, each byte once. Reading, the source's SHA-256, the writes, and the cutting
+//!   with the pieces' sums run side by side, each in order, joined by short queues; memory stays below 100 MiB, whatever the model's
 //!   size. A state is saved only when everything before it was written and synced.
 
 use std::ops::{ControlFlow, Range};
@@ -25,10 +25,14 @@ use crate::store::options::{IngestOptions, IngestPhase, IngestProgress};
 use crate::store::output::{Output, Writers};
 use crate::store::parts::Part;
 use crate::store::reader::{CHUNKS, Chunk, FromReader};
-use crate::store::sums::{PieceSums, Sums};
+use crate::store::sums::Sums;
+use crate::store::threads::start_thread;
 
 /// The longest that the caller is not asked whether to go on.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// Pieces whose sums are taken together, two at a time: more lose less where a chunk cuts one, fewer stay in the cache.
+const BATCH: usize = 4;
 
 /// What stays the same through the pass.
 pub(super) struct Work<'run> {
@@ -48,12 +52,6 @@ enum ForHash {
     Bytes(Arc<Chunk>),
     State(SyncSender<Sha256>),
     Restart,
-}
-
-enum ForSums {
-    Bytes(Arc<Chunk>, Range<usize>),
-    PieceEnd,
-    Take(SyncSender<Vec<PieceSums>>),
 }
 
 impl Work<'_> {
@@ -104,8 +102,8 @@ impl Work<'_> {
             let mut pass = Pass {
                 work: self,
                 writers,
-                hash: start_hash(scope, state.sha256.clone()),
-                sums: start_sums(scope, sums),
+                hash: start_hash(scope, state.sha256.clone())?,
+                sums,
                 next: state.pieces.len(),
                 piece_bytes: state.piece_bytes,
                 offset_bytes: state.offset_bytes,
@@ -136,16 +134,19 @@ impl Work<'_> {
             let bytes = &mut buffer[..len];
             let read = self.drive.read_at(&output.path, target.offset_bytes + done, bytes);
             read.map_err(crate::store::error::io_error("read", &output.path))?;
-            sums.add(bytes);
+            sums.add(&[], bytes);
             done += bytes.len() as u64;
         }
         Ok(sums)
     }
 }
 
-fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> SyncSender<ForHash> {
+fn start_hash<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut sha256: Sha256,
+) -> Result<SyncSender<ForHash>, StoreError> {
     let (send, receive) = sync_channel(CHUNKS);
-    scope.spawn(move || {
+    start_thread(scope, move || {
         for work in receive {
             match work {
                 ForHash::Bytes(chunk) => sha256.update(chunk.as_slice()),
@@ -153,23 +154,8 @@ fn start_hash<'scope>(scope: &'scope Scope<'scope, '_>, mut sha256: Sha256) -> S
                 ForHash::Restart => sha256 = Sha256::new(),
             }
         }
-    });
-    send
-}
-
-fn start_sums<'scope>(scope: &'scope Scope<'scope, '_>, mut sums: Sums) -> SyncSender<ForSums> {
-    // Small pieces make many messages of one chunk.
-    let (send, receive) = sync_channel(64 * CHUNKS);
-    scope.spawn(move || {
-        for work in receive {
-            match work {
-                ForSums::Bytes(chunk, range) => sums.add(&chunk.as_slice()[range]),
-                ForSums::PieceEnd => sums.end(),
-                ForSums::Take(answer) => drop(answer.send(sums.take())),
-            }
-        }
-    });
-    send
+    })?;
+    Ok(send)
 }
 
 /// The pass at work, on the caller's thread.
@@ -177,7 +163,7 @@ struct Pass<'pass, 'run> {
     work: &'pass Work<'run>,
     writers: Writers<'pass>,
     hash: SyncSender<ForHash>,
-    sums: SyncSender<ForSums>,
+    sums: Sums,
     /// The piece at hand, and how much of it was handed on.
     next: usize,
     piece_bytes: u64,
@@ -215,7 +201,7 @@ impl Pass<'_, '_> {
 
     fn take(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
         self.hash.send(ForHash::Bytes(chunk.clone())).expect(ALIVE);
-        self.cut(chunk)?;
+        self.cut(chunk.as_slice())?;
         let options = self.work.options;
         if self.offset_bytes - self.saved_bytes >= options.checkpoint_bytes
             || self.saved_at.elapsed() >= options.checkpoint_after
@@ -225,35 +211,54 @@ impl Pass<'_, '_> {
         self.report()
     }
 
-    /// Hands the parts of a chunk to where they belong.
-    fn cut(&mut self, chunk: &Arc<Chunk>) -> Result<(), StoreError> {
+    /// Takes the sums of the pieces' parts in a chunk, and hands them to the writers.
+    fn cut(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let start_bytes = self.offset_bytes;
-        let bytes = chunk.as_slice();
         let end_bytes = start_bytes + bytes.len() as u64;
-        while let Some(step) =
+        let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
+        let mut batch: Vec<(Move, Range<u64>)> = Vec::with_capacity(BATCH);
+        while let Some(&step) =
             self.work.moves.get(self.next).filter(|step| step.gguf_offset_bytes < end_bytes)
         {
             let from = step.gguf_offset_bytes + self.piece_bytes;
-            let to = (step.gguf_offset_bytes + step.target.len_bytes).min(end_bytes);
-            let place = |at: u64| usize::try_from(at - start_bytes).expect("invariant: inside the chunk");
-            let range = place(from)..place(to);
-            let file = usize::from(step.target.file.0);
-            let target_bytes = step.target.offset_bytes + self.piece_bytes;
-            self.writers.write(file, target_bytes, &bytes[range.clone()])?;
-            self.sums.send(ForSums::Bytes(chunk.clone(), range)).expect(ALIVE);
-            self.piece_bytes += to - from;
-            if self.piece_bytes < step.target.len_bytes {
+            let whole = step.gguf_offset_bytes + step.target.len_bytes;
+            batch.push((step, from..whole.min(end_bytes)));
+            if whole > end_bytes {
+                self.piece_bytes = end_bytes - step.gguf_offset_bytes;
                 break;
             }
-            // What follows in the file is another record or tensor, except within a record.
-            if !matches!(step.owner, Owner::Record(_, 0 | 1)) {
-                self.writers.pad(file, step.target.offset_bytes + step.target.len_bytes)?;
+            (self.next, self.piece_bytes) = (self.next + 1, 0);
+            if batch.len() == BATCH {
+                self.copy(&mut batch, |part| &bytes[place(part.start)..place(part.end)])?;
             }
-            self.sums.send(ForSums::PieceEnd).expect(ALIVE);
-            self.next += 1;
-            self.piece_bytes = 0;
         }
+        self.copy(&mut batch, |part| &bytes[place(part.start)..place(part.end)])?;
         self.offset_bytes = end_bytes;
+        Ok(())
+    }
+
+    /// Does so for some of them: the sums first, which wait for memory beside their work, so that the copy to the writers'
+    /// buffers finds the bytes in the cache.
+    fn copy<'bytes>(
+        &mut self,
+        batch: &mut Vec<(Move, Range<u64>)>,
+        bytes_of: impl Fn(&Range<u64>) -> &'bytes [u8],
+    ) -> Result<(), StoreError> {
+        let parts: Vec<&[u8]> = batch.iter().map(|(_, part)| bytes_of(part)).collect();
+        let is_whole =
+            |(step, part): &(Move, Range<u64>)| part.end == step.gguf_offset_bytes + step.target.len_bytes;
+        let ends = batch.iter().filter(|piece| is_whole(piece)).count();
+        self.sums.add(&parts[..ends], parts.get(ends).copied().unwrap_or_default());
+        for (piece, bytes) in batch.drain(..).zip(parts) {
+            let Move { gguf_offset_bytes, target, owner } = piece.0;
+            let file = usize::from(target.file.0);
+            let offset_bytes = target.offset_bytes + (piece.1.start - gguf_offset_bytes);
+            self.writers.write(file, offset_bytes, bytes)?;
+            // What follows in the file is another record or tensor, except within a record.
+            if is_whole(&piece) && !matches!(owner, Owner::Record(_, 0 | 1)) {
+                self.writers.pad(file, target.offset_bytes + target.len_bytes)?;
+            }
+        }
         Ok(())
     }
 
@@ -282,9 +287,7 @@ impl Pass<'_, '_> {
             let synced = output.file.sync();
             synced.map_err(|source| StoreError::SyncFailed { path: output.path.clone(), source })?;
         }
-        let (answer, pieces) = sync_channel(1);
-        self.sums.send(ForSums::Take(answer)).expect(ALIVE);
-        self.state.pieces.extend(pieces.recv().expect(ALIVE));
+        self.state.pieces.extend(self.sums.take());
         assert_eq!(self.state.pieces.len(), self.next, "sums of every piece that ended");
         self.state.sha256 = self.hash_state();
         (self.state.offset_bytes, self.state.piece_bytes) = (self.offset_bytes, self.piece_bytes);

@@ -7,6 +7,7 @@
 //!   is published or the work is known to be worthless.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +72,19 @@ pub(super) struct WorkingFolder<'run> {
     drive: &'run dyn Drive,
     target: Target,
     path: PathBuf,
-    _lock: Box<dyn Any + Send>,
+    lock: Option<Box<dyn Any + Send>>,
+    /// Whether nothing is to be left of it.
+    is_over: Cell<bool>,
+}
+
+/// Where a file that is open cannot be removed at once, the folder goes after its lock.
+impl Drop for WorkingFolder<'_> {
+    fn drop(&mut self) {
+        drop(self.lock.take());
+        if self.is_over.get() {
+            self.drive.remove_empty(&self.path);
+        }
+    }
 }
 
 impl<'run> WorkingFolder<'run> {
@@ -84,14 +97,14 @@ impl<'run> WorkingFolder<'run> {
             return Err(StoreError::TargetExists { path: target.path });
         }
         let lock = take_lock(drive, &path)?;
-        let folder = Self { drive, target, path, _lock: lock };
+        let folder = Self { drive, target, path, lock: Some(lock), is_over: Cell::new(false) };
         // Asked again, under the lock: another ingest may have ended meanwhile.
         if entry(drive, &folder.target.path)?.is_some() {
             // It was killed between the rename and the end of its work, or this very call made the folder.
             if entry(drive, &folder.store())?.is_none() {
                 folder.remove()?;
             }
-            return Err(StoreError::TargetExists { path: folder.target.path });
+            return Err(StoreError::TargetExists { path: folder.target.path.clone() });
         }
         sync_folder(drive, &folder.target.parent)?;
         Ok(folder)
@@ -120,7 +133,11 @@ impl<'run> WorkingFolder<'run> {
     /// Removes all of it.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
         self.clear()?;
-        self.drive.remove(&self.path).map_err(io_error("remove", &self.path))?;
+        self.is_over.set(true);
+        match self.drive.remove(&self.path) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+            removed => removed.map_err(io_error("remove", &self.path))?,
+        }
         sync_folder(self.drive, &self.target.parent)
     }
 

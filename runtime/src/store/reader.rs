@@ -18,6 +18,7 @@ use crate::store::error::StoreError;
 use crate::store::parts::Part;
 use crate::store::pass::Work;
 use crate::store::record::RECORD_ALIGN_BYTES;
+use crate::store::threads::start_thread;
 
 /// Chunks at a time: one being read, one being hashed, one being cut, as many waiting.
 pub(super) const CHUNKS: usize = 6;
@@ -67,12 +68,12 @@ impl Work<'_> {
             back.send(buffer).expect("invariant: its receiver is in this function");
         }
         let (send, receive) = sync_channel(CHUNKS);
-        scope.spawn(move || {
+        start_thread(scope, move || {
             if let Err(error) = self.read(sources, from, &free, &back, &send) {
                 // A caller who is gone has failed by himself.
                 let _ = send.send(FromReader::Failed(error));
             }
-        });
+        })?;
         Ok(receive)
     }
 

@@ -2,17 +2,25 @@
 //!
 //! - Owns: open files. In: paths, bytes. Out: the kernel's answers.
 //! - Invariants: whole blocks go past the page cache where the file system lets them, so that a store of 26 GB pushes
-//!   nothing out of it; the rest, at the edges of pieces, goes through it.
+//!   nothing out of it; the rest, at the edges of pieces, goes through it. Where the file system does not let them, all goes
+//!   through it and is forgotten behind the writer.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::base::volume;
 use crate::store::drive::{Drive, DriveFile, Entry, LockAnswer};
 use crate::store::record::{BLOCK_BYTES, RECORD_ALIGN_BYTES};
+use crate::store::write_behind::WriteBehind;
+
+/// How often, and how long apart, a folder is tried that should be empty.
+const EMPTY_TRIES: u32 = 50;
+const EMPTY_WAIT: Duration = Duration::from_millis(20);
 
 /// Where `flint-rt` writes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -34,7 +42,10 @@ impl Drive for RealDrive {
     }
 
     fn read_at(&self, path: &Path, offset_bytes: u64, target: &mut [u8]) -> io::Result<()> {
-        File::open(path)?.read_exact_at(target, offset_bytes)
+        let file = File::open(path)?;
+        file.read_exact_at(target, offset_bytes)?;
+        volume::forget(&file, offset_bytes, target.len() as u64);
+        Ok(())
     }
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -53,6 +64,16 @@ impl Drive for RealDrive {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn remove_empty(&self, path: &Path) {
+        for _ in 0..EMPTY_TRIES {
+            match fs::remove_dir(path) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => thread::sleep(EMPTY_WAIT),
+                // Gone, or the next ingest of this name says why not.
+                _ => return,
+            }
+        }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -97,13 +118,19 @@ struct RealFile {
     direct: Option<File>,
     /// The file system refused a direct write.
     is_refused: AtomicBool,
+    /// What went through the page cache for want of direct I/O.
+    behind: WriteBehind,
 }
 
 impl RealFile {
     fn of(buffered: File, path: &Path) -> Self {
         // The folder is ours, so the path still leads to the same file.
         let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok();
-        Self { buffered, direct, is_refused: AtomicBool::new(false) }
+        Self { buffered, direct, is_refused: AtomicBool::new(false), behind: WriteBehind::default() }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.is_refused.load(Ordering::Relaxed)
     }
 
     /// Writes whole blocks past the page cache; says how many bytes went, 0 where that cannot be done here.
@@ -143,10 +170,16 @@ impl DriveFile for RealFile {
         if body > 0 {
             at += self.write_direct(&bytes[head..head + body], offset_bytes + head as u64)?;
         }
-        self.buffered.write_all_at(&bytes[at..], offset_bytes + at as u64)
+        self.buffered.write_all_at(&bytes[at..], offset_bytes + at as u64)?;
+        if !self.is_direct() {
+            self.behind.written(&self.buffered, offset_bytes..offset_bytes + bytes.len() as u64)?;
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.buffered.sync_all()
+        self.buffered.sync_all()?;
+        self.behind.synced(&self.buffered);
+        Ok(())
     }
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::store::digest::Sha256Digest;
 use crate::store::drive::{Drive, Entry};
 use crate::store::error::{StoreError, io_error};
-use crate::store::journal::write_whole;
+use crate::store::journal::{begun_task, write_whole};
 use crate::store::manifest::STRIPES_MAX;
 use crate::store::options::IngestOptions;
 use crate::store::publish::{Target, entry, folder_of, sync_folder};
+use crate::store::real_drive::RealDrive;
 use crate::store::stripe::{STRIPE_NAME, Stripe};
 
 /// The folder of one experts file.
@@ -58,7 +59,7 @@ pub(super) fn folders(
                         "its name is not UTF-8, or has control characters or .. in it",
                     ));
                 }
-                Some(folder.join(format!("{}.stripe", target.name)))
+                Some(stripe_path(&folder, target))
             }
         };
         if folders.iter().any(|other| other.path == path) {
@@ -67,6 +68,23 @@ pub(super) fn folders(
         folders.push(StripeFolder { path, index });
     }
     Ok(folders)
+}
+
+/// The shares with which an interrupted ingest of `target_dir` was begun over these folders, in their order; `None` when
+/// there is none, or it was begun otherwise. An ingest goes on only with equal shares, and a second measurement would give
+/// others.
+pub fn begun_weights(target_dir: &Path, folders: &[PathBuf]) -> Option<Vec<f64>> {
+    let target = Target::check(&RealDrive, target_dir).ok()?;
+    let task = begun_task(&RealDrive, &target.working_folder())?;
+    let ours = folders.iter().map(|folder| Some(stripe_path(&std::path::absolute(folder).ok()?, &target)));
+    let is_same = ours.eq(task.folders);
+    let weights = task.weights.iter().map(|weight| weight.parse().ok()).collect::<Option<Vec<f64>>>()?;
+    (is_same && weights.len() == folders.len()).then_some(weights)
+}
+
+/// The name in the end of the stripe of `target` in `folder`.
+fn stripe_path(folder: &Path, target: &Target) -> PathBuf {
+    folder.join(format!("{}.stripe", target.name))
 }
 
 impl StripeFolder {

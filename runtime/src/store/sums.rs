@@ -1,17 +1,17 @@
 //! The sums of everything that an ingest writes, taken as the bytes come by.
 //!
-//! - Owns: the sums of the pieces that are done, and the state of the one at hand. In: bytes, piece by piece.
+//! - Owns: the sums of the pieces that are done, and the state of the one at hand. In: bytes, of several pieces at once.
 //! - Out: the pieces' sums, and what a manifest says of them.
 //! - Invariants: pieces come in the order of [`Layout::moves`], each whole.
 
 use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_128;
 
 use crate::gguf::Gguf;
 use crate::store::checksum::{join_record, join_tensor, tree_digest};
 use crate::store::digest::Sha256Digest;
+use crate::store::lanes::{Lane, update_all};
 use crate::store::layout::{Layout, Owner};
 use crate::store::manifest::{Facts, SourceRecord, store_id};
 
@@ -22,29 +22,44 @@ pub(super) struct PieceSums {
     pub(super) sha256: Sha256Digest,
 }
 
-/// Takes the sums of one piece after the other.
+/// Takes the sums of the pieces as they come.
 pub(super) struct Sums {
     done: Vec<PieceSums>,
+    at_hand: Piece,
+}
+
+/// A piece that is not whole yet.
+struct Piece {
     xxh3: XxHash3_128,
-    sha256: Sha256,
+    sha256: Lane,
+}
+
+impl Piece {
+    fn new() -> Self {
+        Self { xxh3: XxHash3_128::new(), sha256: Lane::default() }
+    }
+
+    fn end(self) -> PieceSums {
+        PieceSums { xxh3: self.xxh3.finish_128(), sha256: self.sha256.finish() }
+    }
 }
 
 impl Sums {
     pub(super) fn new() -> Self {
-        Self { done: Vec::new(), xxh3: XxHash3_128::new(), sha256: Sha256::new() }
+        Self { done: Vec::new(), at_hand: Piece::new() }
     }
 
-    /// The next bytes of the piece at hand.
-    pub(super) fn add(&mut self, bytes: &[u8]) {
-        self.xxh3.write(bytes);
-        self.sha256.update(bytes);
-    }
-
-    /// The piece at hand is whole.
-    pub(super) fn end(&mut self) {
-        let sha256 = Sha256Digest(self.sha256.finalize_reset().into());
-        let xxh3 = std::mem::replace(&mut self.xxh3, XxHash3_128::new()).finish_128();
-        self.done.push(PieceSums { xxh3, sha256 });
+    /// The next bytes: `ends` are whole with what they give, of the piece at hand, of the one after it and so on; with
+    /// `rest` begins the piece after those, or goes on the one at hand if there are none.
+    pub(super) fn add(&mut self, ends: &[&[u8]], rest: &[u8]) {
+        let mut pieces = vec![std::mem::replace(&mut self.at_hand, Piece::new())];
+        pieces.resize_with(ends.len() + 1, Piece::new);
+        let parts = || ends.iter().copied().chain([rest]);
+        // The slow sum first: the fast one then finds the bytes in the cache.
+        update_all(pieces.iter_mut().map(|piece| &mut piece.sha256).zip(parts()));
+        pieces.iter_mut().zip(parts()).for_each(|(piece, bytes)| piece.xxh3.write(bytes));
+        self.at_hand = pieces.pop().expect("invariant: one more than ended");
+        self.done.extend(pieces.into_iter().map(Piece::end));
     }
 
     /// The pieces that ended since the last call.

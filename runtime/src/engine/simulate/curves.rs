@@ -18,9 +18,9 @@ pub fn hit_rate(trace: &RouteTrace, cache: CacheKind, slots: u32, rule: Rule) ->
     run(trace, &Setup { cache, slots, rule, prefetch: Prefetch::default(), cost: None }).hit_rate()
 }
 
-/// The curve over [`SHARES`].
-pub fn curve(trace: &RouteTrace, cache: CacheKind) -> [f64; SHARES.len()] {
-    SHARES.map(|share| hit_rate(trace, cache, slots_of(trace, share), Rule::Waves))
+/// Hit rates at `shares` of all experts, by waves.
+pub fn curve(trace: &RouteTrace, cache: CacheKind, shares: &[f64]) -> Vec<f64> {
+    shares.iter().map(|&share| hit_rate(trace, cache, slots_of(trace, share), Rule::Waves)).collect()
 }
 
 /// The largest difference between the two curves of a pool that drops what was unused for longest: how well an expanded trace
@@ -28,9 +28,8 @@ pub fn curve(trace: &RouteTrace, cache: CacheKind) -> [f64; SHARES.len()] {
 /// to nothing for the token after, and what it does keep hangs on how a token's picks are cut.
 pub fn largest_difference(recorded: &RouteTrace, expanded: &RouteTrace) -> f64 {
     let edge = 1.5 * f64::from(recorded.experts_used) / f64::from(recorded.expert_count);
-    let of = |trace: &RouteTrace, share| {
-        hit_rate(trace, CacheKind::Pool(Policy::Lru), slots_of(trace, share), Rule::Waves)
-    };
-    let shares = SHARES.into_iter().filter(|&share| share >= edge);
-    shares.map(|share| (of(recorded, share) - of(expanded, share)).abs()).fold(0.0, f64::max)
+    let shares: Vec<f64> = SHARES.into_iter().filter(|&share| share >= edge).collect();
+    let lru = CacheKind::Pool(Policy::Lru);
+    let pairs = curve(recorded, lru, &shares).into_iter().zip(curve(expanded, lru, &shares));
+    pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f64::max)
 }

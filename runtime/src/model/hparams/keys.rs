@@ -27,9 +27,6 @@ impl Keys<'_> {
         if self.0.str_opt("general.type")?.is_some_and(|kind| kind != "model") {
             return Err(self.refuse("general.type", "\"model\""));
         }
-        if self.0.u32_opt("split.count")?.is_some_and(|count| count > 1) {
-            return Err(self.refuse("split.count", "1: merge the parts into one file"));
-        }
         if self.0.u32_opt("general.quantization_version")?.is_some_and(|version| version != 2) {
             return Err(self.refuse(
                 "general.quantization_version",

@@ -18,6 +18,7 @@ use crate::store::checksum::{record_checksum, tree_digest};
 use crate::store::digest::Sha256Digest;
 use crate::store::error::{StoreError, io_error};
 use crate::store::record::{RECORD_ALIGN_BYTES, RecordLayout};
+use crate::store::threads::start_thread;
 use crate::store::verify::damage::{Cause, Damage, DamagedPart};
 use crate::store::verify::input::Input;
 use crate::store::verify::map::{MapFile, Piece, PieceName, StoreMap};
@@ -97,12 +98,18 @@ pub(super) fn run(
     let total_bytes = map.total_bytes();
     let (ended, is_ended) = channel::<()>();
     thread::scope(|scope| {
-        for mut buffer in region.split(buffer_bytes, threads) {
+        for (started, mut buffer) in region.split(buffer_bytes, threads).into_iter().enumerate() {
             let (pass, ended) = (&pass, ended.clone());
-            scope.spawn(move || {
+            let thread = start_thread(scope, move || {
                 pass.work(&mut buffer);
                 drop(ended);
             });
+            match thread {
+                Ok(()) => {}
+                Err(error) if started == 0 => return Err(error),
+                // Fewer do the same work.
+                Err(_) => break,
+            }
         }
         drop(ended);
         loop {
@@ -119,7 +126,8 @@ pub(super) fn run(
                 break;
             }
         }
-    });
+        Ok(())
+    })?;
     if pass.is_stopped.load(Ordering::Relaxed) {
         return Err(StoreError::Stopped);
     }

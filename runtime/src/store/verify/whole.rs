@@ -14,6 +14,7 @@ use crate::base::region::HostRegion;
 use crate::store::digest::Sha256Digest;
 use crate::store::error::{StoreError, io_error};
 use crate::store::pin::FileStamp;
+use crate::store::threads::start_thread;
 use crate::store::verify::VerifyProgress;
 use crate::store::verify::input::Input;
 
@@ -45,7 +46,7 @@ pub fn sha256_of_file(
             let _ = give.send(buffer);
         }
         let input = &input;
-        scope.spawn(move || {
+        start_thread(scope, move || {
             let mut at = 0;
             // When the other side is gone, nobody wants more.
             while let Some(mut buffer) = free.recv().ok().filter(|_| at < total_bytes) {
@@ -58,7 +59,7 @@ pub fn sha256_of_file(
                 }
                 at += len as u64;
             }
-        });
+        })?;
         for read in full {
             let (buffer, len) = read.map_err(io_error("read", path))?;
             sha256.update(&buffer.as_slice()[..len]);

@@ -1,0 +1,121 @@
+//! `flint-rt ingest --dry-run`: what an ingest would do, from the source's header alone.
+//!
+//! In: a source that was opened, where its store is to be. Out: sizes and free space, by folder. Nothing is written.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use flint_rt::base::units::display_bytes;
+use flint_rt::base::volume::free_bytes;
+use flint_rt::gguf::Gguf;
+use flint_rt::store::room_needed;
+use serde_json::{Value, json};
+
+use crate::args::IngestArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::source::{Opened, SourceName};
+use crate::stores;
+use crate::terminal::escaped_line;
+
+/// A folder that is to get files.
+struct Place {
+    folder: PathBuf,
+    needed_bytes: u64,
+    free_bytes: u64,
+}
+
+/// Says it; an error when there is too little room.
+pub(crate) fn tell(
+    args: &IngestArgs,
+    name: &SourceName,
+    opened: &Opened,
+    gguf: &Gguf,
+    target: &Path,
+) -> Outcome {
+    let weights: Vec<f64> = args.stripe.iter().map(|stripe| stripe.weight.unwrap_or(1.0)).collect();
+    let needed = room_needed(gguf, &weights)?;
+    let own = target.parent().unwrap_or(target).to_owned();
+    let folders = std::iter::once(own).chain(args.stripe.iter().map(|stripe| stripe.folder.clone()));
+    let needs = std::iter::once(needed.own_bytes).chain(needed.stripe_bytes);
+    let places =
+        folders.zip(needs).map(|(folder, bytes)| place(folder, bytes)).collect::<Outcome<Vec<_>>>()?;
+    let done_bytes = done_bytes(target);
+    let is_measured_later = args.stripe.iter().any(|stripe| stripe.weight.is_none());
+
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        let files = opened.files.iter().map(|file| json!({ "name": file.name(), "bytes": file.len_bytes() }));
+        let document = json!({
+            "event": "planned",
+            "source": name.to_string(),
+            "files": files.collect::<Vec<_>>(),
+            "source_bytes": gguf.file_len_bytes,
+            "remote": opened.is_remote,
+            "sha256_known": opened.sha256.is_some(),
+            "resumed_bytes": done_bytes,
+            "store": target.display().to_string(),
+            "places": places.iter().map(|place| json!({
+                "folder": place.folder.display().to_string(),
+                "needed_bytes": place.needed_bytes,
+                "free_bytes": place.free_bytes,
+            })).collect::<Vec<_>>(),
+        });
+        writeln!(stdout, "{document}")?;
+    } else {
+        let mut line = |what: &str, value: String| writeln!(stdout, "{what:<10} {}", escaped_line(&value));
+        let how = if opened.is_remote { "fetched" } else { "read" };
+        line("source", format!("{name}, {} to be {how}", display_bytes(gguf.file_len_bytes)))?;
+        if opened.files.len() > 1 {
+            line("", format!("in {} files", opened.files.len()))?;
+        }
+        if let Some(bytes) = done_bytes {
+            line("", format!("{} of them are there from an ingest that was stopped", display_bytes(bytes)))?;
+        }
+        let vouched = match (opened.sha256.is_some(), opened.is_remote) {
+            (true, _) => "known beforehand",
+            (false, true) => "nobody says it: --sha256 or --force-unverified will be needed",
+            (false, false) => "taken on the way",
+        };
+        line("SHA-256", vouched.to_owned())?;
+        line("store", target.display().to_string())?;
+        for place in &places {
+            let (needed, free) = (display_bytes(place.needed_bytes), display_bytes(place.free_bytes));
+            line("room", format!("{}: {needed} needed, {free} free", place.folder.display()))?;
+        }
+        if is_measured_later {
+            line("", "the shares of the stripes are measured by the ingest; here they are equal".to_owned())?;
+        }
+    }
+    stdout.flush()?;
+    drop(stdout);
+    // What was begun has its room already.
+    match places.iter().find(|place| done_bytes.is_none() && place.free_bytes < place.needed_bytes) {
+        None => Ok(()),
+        Some(place) => {
+            let (needed, free) = (display_bytes(place.needed_bytes), display_bytes(place.free_bytes));
+            let folder = place.folder.display();
+            Err(Failure::new(
+                Exit::Memory,
+                format!(
+                    "{folder}: {needed} needed, {free} free; make room, or name another folder with --store-dir"
+                ),
+            ))
+        }
+    }
+}
+
+/// The folder may not be there yet: then the room is that of the nearest one above it.
+fn place(folder: PathBuf, needed_bytes: u64) -> Outcome<Place> {
+    let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+    let there = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let free = free_bytes(there);
+    let free_bytes =
+        free.map_err(|error| Failure::because(Exit::of_io(&error), there.display().to_string(), &error))?;
+    Ok(Place { folder, needed_bytes, free_bytes })
+}
+
+/// How far an ingest of this target came that was stopped.
+fn done_bytes(target: &Path) -> Option<u64> {
+    let journal = stores::json_of(&target.with_added_extension("partial").join(stores::JOURNAL))?;
+    journal.get("offset_bytes").and_then(Value::as_u64)
+}
