@@ -239,8 +239,8 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
         None => gaps.push("No timeline was recorded.".to_owned()),
         Some(_) => gaps.push(
             "The timeline was recorded in a pass of its own: noting costs a few per cent. Kernels and copies are \
-             on the device's clock, which is brought to the host's by the shortest wait that was seen: they may \
-             lie some microseconds late."
+             on the device's clock, which is brought to the host's by the shortest wait that was seen: they lie late, by \
+             microseconds on a GPU, by more on a software device that shares its processors."
                 .to_owned(),
         ),
     }
