@@ -114,6 +114,14 @@ fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
         "a small pool is warned of"
     );
 
+    let layers = small.layer_hits();
+    let first = small.config().lead_layer_count;
+    let wanted: Vec<u32> = (first..small.config().layer_count).collect();
+    assert_eq!(layers.iter().map(|&(layer, _, _)| layer).collect::<Vec<_>>(), wanted);
+    assert_eq!(layers.iter().map(|&(_, hits, _)| hits).sum::<u64>(), stats.hits);
+    assert_eq!(layers.iter().map(|&(_, _, misses)| misses).sum::<u64>(), stats.misses);
+    assert!(layers.iter().all(|&(_, _, misses)| misses > 0), "every layer reads: {layers:?}");
+
     let mut full = open_nano(|_| {}).expect("a device");
     run(&mut full);
     let stats = full.stream_stats();
