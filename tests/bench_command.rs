@@ -553,7 +553,7 @@ fn the_drives_profile_is_found() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
-    let bad = home.path("bad.json");
+    let (bad, missing) = (home.path("bad.json"), home.path("missing.json"));
     fs::write(&bad, "{}").unwrap();
     for (args, what) in [
         (&["-p", "x"][..], "--n-prompt"),
@@ -568,12 +568,12 @@ fn what_makes_no_sense_is_refused() {
         (&["--sweep", "pool=10%", "--pool-slots", "7"], "--pool-slots"),
         (&["--simulated-drive", "7"], "--simulated-drive"),
         (&["-m", MODEL, "-p", "100000"], "does not fit the context"),
-        (&["-m", MODEL, "--routes", "/no/such.json"], "--routes"),
+        (&["-m", MODEL, "--routes", &missing], "--routes"),
         (&["-m", MODEL, "--routes", &bad], "--routes"),
         (&["--policy", "mru"], "--policy"),
-        (&["--simulate", "/no/such.json"], "--simulate"),
+        (&["--simulate", &missing], "--simulate"),
         (&["--compare", &bad], "--compare"),
-        (&["--compare", "/no/such.json", &bad], "/no/such.json"),
+        (&["--compare", &missing, &bad], "missing.json"),
         (&["--compare", &bad, &bad], "bad.json"),
     ] {
         let ran = home.bench(args).gives(2);

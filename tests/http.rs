@@ -441,7 +441,7 @@ fn a_signal_ends_a_fetch(signal: i32, code: i32) {
     let id = i32::try_from(child.id()).unwrap();
     // SAFETY: sends a signal to a child of ours that was not waited for yet, so the number is still its own.
     assert_eq!(unsafe { libc::kill(id, signal) }, 0);
-    let ran = Ran::new(child.wait_with_output().unwrap()).gives(code).says("goes on where it was");
+    let ran = Ran::new(child.wait_with_output().unwrap()).gives(code).says("the same command goes on");
     let last: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
     assert_eq!((&last["event"], &last["exit"]), (&Value::from("error"), &Value::from(code)));
     assert!(start.elapsed() < Duration::from_secs(3));

@@ -361,7 +361,7 @@ fn plan_takes_the_saved_profile_of_the_drive_and_says_so() {
     assert_eq!(found["drive"]["bytes_a_second"], 2.5e9);
     // Six layers, each of which waits for a burst.
     assert!(found["expectation"]["cold"]["drive_seconds"].as_f64().unwrap() >= 0.6, "{found}");
-    assert!(found["basis"].to_string().contains("by the profile of 2000-02-29"), "{found}");
+    assert!(found["basis"].to_string().contains("drive: profile of 2000-02-29"), "{found}");
     assert_eq!(plan(&["--drive-rate", "1"])["drive"]["from"], "assumed");
     assert_eq!(plan(&["--measure", "--seconds", "1"])["drive"]["from"], "measured now");
 

@@ -47,9 +47,11 @@ pub(crate) enum Command {
     /// Compute logits, routes and greedy tokens of a prompt, or the perplexity of a text.
     Eval(EvalArgs),
     /// Measure speed, hit rate and bytes read, in the tests of llama-bench.
-    Bench(crate::bench::BenchArgs),
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write a Flint of random weights, of any size, for measuring.
     Synth(crate::synth::SynthArgs),
+    /// Make one page of a bench's results: pictures, tables, a timeline.
+    Report(crate::report::ReportArgs),
 }
 
 /// Which model.

@@ -31,6 +31,7 @@ mod parse;
 mod plan;
 mod remove;
 mod reply;
+mod report;
 mod source;
 mod stats;
 mod stores;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Synth(args) => synth::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

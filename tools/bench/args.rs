@@ -83,6 +83,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
     #[command(flatten)]
+    pub(crate) pictures: crate::report::PictureArgs,
+    #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }
 

@@ -38,14 +38,7 @@ impl Drive {
                 cost_from: label,
             });
         }
-        let found = match disk_profile::profiles_dir() {
-            Some(folder) => {
-                let drives = Target::model(source, shown.to_owned())?.drives();
-                DriveProfile::load(&folder, &drives, record_bytes)
-                    .map_err(|error| Failure::because(Exit::Failed, "the drive's profile", &error))?
-            }
-            None => None,
-        };
+        let found = saved_profile(source, shown)?;
         let without = Self {
             rate: None,
             profile: format!("no profile: run flint-rt disk-profile {shown}"),
@@ -65,4 +58,12 @@ impl Drive {
             cost_from: "profile".to_owned(),
         })
     }
+}
+
+/// The saved profile of the drives on which the experts of `source` lie.
+pub(super) fn saved_profile(source: &Source, shown: &str) -> Outcome<Option<DriveProfile>> {
+    let Some(folder) = disk_profile::profiles_dir() else { return Ok(None) };
+    let drives = Target::model(source, shown.to_owned())?.drives();
+    DriveProfile::load(&folder, &drives, source.record().record_bytes())
+        .map_err(|error| Failure::because(Exit::Failed, "the drive's profile", &error))
 }

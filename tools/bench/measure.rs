@@ -16,6 +16,7 @@ use super::record::Recording;
 use super::tokens::Tokens;
 use crate::exit::Outcome;
 use crate::interrupt;
+use crate::report;
 use crate::terminal::Bar;
 
 /// One repetition.
@@ -63,6 +64,8 @@ pub(super) struct Measured {
     pub(super) is_interrupted: bool,
     /// Files that a cold start cannot be sure of, as they are read through the page cache.
     pub(super) buffered_files: usize,
+    /// `(model layer, hits, misses)` of all samples.
+    pub(super) layer_hits: Vec<(u32, u64, u64)>,
 }
 
 /// A prompt of the bench: stops at Ctrl-C, moves the bar, records.
@@ -139,7 +142,8 @@ pub(super) fn run(
     conditions: &mut Conditions<'_>,
 ) -> Outcome<Measured> {
     let mut session = engine.session()?;
-    let mut measured = Measured { samples: Vec::new(), is_interrupted: false, buffered_files: 0 };
+    let mut measured =
+        Measured { samples: Vec::new(), is_interrupted: false, buffered_files: 0, layer_hits: Vec::new() };
     let warmups = u32::from(conditions.has_warmup);
     let total = case.context() * u64::from(warmups + conditions.repetitions);
     for round in 0..warmups + conditions.repetitions {
@@ -201,6 +205,7 @@ fn repetition(
     if let Some(recording) = &mut recording {
         recording.begin_context();
     }
+    let layers_before = engine.layer_hits();
     let before = Counters::now(engine);
     let started = Instant::now();
     let mut outcome = Ok(());
@@ -229,5 +234,9 @@ fn repetition(
         recording.drop_context();
     }
     outcome?;
-    Ok(before.sample(engine, time))
+    let sample = before.sample(engine, time);
+    if !is_warmup {
+        report::add_uses(&mut measured.layer_hits, &report::uses_since(&engine.layer_hits(), &layers_before));
+    }
+    Ok(sample)
 }

@@ -50,6 +50,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model;
 use crate::open;
+use crate::report;
 use crate::terminal::{Bar, note};
 
 /// Tokens of the run that does not count, where every run begins cold: it has kernels and files touched once.
@@ -60,6 +61,8 @@ struct Outputs {
     out: Printer<io::Stdout>,
     err: Option<Printer<io::Stderr>>,
     notes: Vec<String>,
+    /// What pictures are made of, if they are asked for.
+    pictures: Option<report::Gathered>,
 }
 
 impl Outputs {
@@ -104,6 +107,9 @@ impl Outputs {
         if row.interrupted {
             say(format!("{} was ended after {} repetitions", row.test, row.samples_ns.len()));
         }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.rows.push(serde_json::to_value(row).map_err(io::Error::from)?);
+        }
         self.each(|out| out.row(row), |err| err.row(row))
     }
 }
@@ -129,6 +135,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         out: Printer::new(args.output, io::stdout()),
         err: args.output_err.map(|format| Printer::new(format, io::stderr())),
         notes: Vec::new(),
+        pictures: args.pictures.are_wanted().then(report::Gathered::default),
     };
     let mut has_begun = false;
     let mut ran = Ok(());
@@ -149,6 +156,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if has_begun {
         let notes = std::mem::take(&mut outputs.notes);
         outputs.each(|out| out.end(&notes), |err| err.end(&notes))?;
+    }
+    if let Some(pictures) = outputs.pictures {
+        pictures.write(&args.pictures)?;
     }
     ran
 }
@@ -181,6 +191,7 @@ fn run_model(
         args.record_routes.as_ref().map(|_| Recording::new(config.moe_layer_count(), config.experts_used));
     let mut refused = None;
     let mut ran_some = false;
+    let mut pictured = None;
     for pool_slots in pools {
         let options = EngineOptions {
             pool_slots,
@@ -222,6 +233,21 @@ fn run_model(
         let checked = open::check_validation(&engine);
         ran?;
         checked?;
+        pictured.get_or_insert(options);
+    }
+    if let (Some(pictures), Some(options)) = (&mut outputs.pictures, pictured)
+        && pictures.recorded.is_none()
+    {
+        // The smallest pool of a sweep stands first as a rule: it reads most, so most is to be seen.
+        if args.simulated_drive.is_none() {
+            pictures.profile = drive::saved_profile(&source, &model.shown())?;
+        }
+        let mut engine = open::engine_by(engine_args, &model, &EngineOptions { timeline: true, ..options })?;
+        let tokens =
+            Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
+        let ids = tokens.part(0, u64::from(report::PASS_TOKENS.min(context)));
+        pictures.recorded = report::record(&mut engine, &ids, &model.shown())?;
+        open::check_validation(&engine)?;
     }
     if let (Some(path), Some(recording)) = (&args.record_routes, recording) {
         let source = args.text.as_ref().map_or_else(

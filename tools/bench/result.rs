@@ -104,6 +104,9 @@ pub(super) struct Row {
     pub(super) evictions: u64,
     pub(super) hit_rate: Option<f64>,
     pub(super) samples_hit_rate: Vec<Option<f64>>,
+    /// `[model layer, hits, misses]` over all repetitions.
+    #[serde(default)]
+    pub(super) layer_hits: Vec<(u32, u64, u64)>,
     /// Bytes of records read from the drive, a timed token.
     pub(super) read_bytes_a_token: f64,
     pub(super) samples_read_bytes: Vec<u64>,

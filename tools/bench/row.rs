@@ -228,6 +228,7 @@ impl Row {
             plan_ratio: plan_ts.map(|plan_ts| avg_ts / plan_ts),
             plan_ts_at_hit_rate: measured_hits.filter(|_| is_reply).map(expect),
             plan_drive: setting.drive.cost_from.clone(),
+            layer_hits: measured.layer_hits.clone(),
         }
     }
 }

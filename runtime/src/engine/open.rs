@@ -270,6 +270,13 @@ impl Engine {
         self.model.streamer.inflow_stats()
     }
 
+    /// Hits and misses of each layer with experts since the engine was opened, as (model layer, hits, misses); their sums are
+    /// those of [`Self::stream_stats`].
+    pub fn layer_hits(&self) -> Vec<(u32, u64, u64)> {
+        let uses = self.model.streamer.layer_uses();
+        uses.map(|(layer, uses)| (layer.0, uses.hits, uses.misses)).collect()
+    }
+
     /// Counters of the read queue since the engine was opened.
     pub fn read_counters(&self) -> crate::disk::ReadCounters {
         self.model.streamer.transport().counters()

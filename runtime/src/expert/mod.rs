@@ -48,6 +48,6 @@ pub use policy::Policy;
 pub use pool::ExpertSpace;
 pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
-pub use streamer::{SlotMemory, StreamStats, Streamer};
+pub use streamer::{LayerUses, SlotMemory, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
 pub use watch::{Waits, Watch};

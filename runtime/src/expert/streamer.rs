@@ -53,6 +53,15 @@ pub struct StreamStats {
     pub load_ns: u64,
 }
 
+/// What one layer's experts were used for since the streamer was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayerUses {
+    /// Uses that found their record in a slot.
+    pub hits: u64,
+    /// Uses that had to read it.
+    pub misses: u64,
+}
+
 /// The slots' memory.
 pub struct SlotMemory {
     /// Buffers of `slots_per_buffer` slots each; the last may hold fewer.
@@ -124,6 +133,8 @@ pub struct Streamer {
     /// Submitted copies, kept until the device has run them.
     retired: VecDeque<(Ticket, Commands)>,
     stats: StreamStats,
+    /// By expert layer, from the first.
+    layers: Vec<LayerUses>,
 }
 
 impl Streamer {
@@ -160,6 +171,7 @@ impl Streamer {
             copies: None,
             retired: VecDeque::new(),
             stats: StreamStats::default(),
+            layers: vec![LayerUses::default(); space.layer_count as usize],
         })
     }
 
@@ -186,6 +198,12 @@ impl Streamer {
     /// Counters since the streamer was made.
     pub fn stats(&self) -> StreamStats {
         StreamStats { read_bytes: self.inflow.stats().read_bytes, ..self.stats }
+    }
+
+    /// Uses of each expert layer since the streamer was made, by model layer; their sums are those of [`Self::stats`].
+    pub fn layer_uses(&self) -> impl Iterator<Item = (LayerIndex, LayerUses)> {
+        let first = self.space.layer_first;
+        (first..).map(LayerIndex).zip(self.layers.iter().copied())
     }
 
     /// Empties all slots, in the table of the device, too: everything must be read again.
@@ -233,7 +251,7 @@ impl Streamer {
         for &expert in experts {
             self.pool.touch(ExpertKey { layer, expert: ExpertIndex(expert) });
         }
-        self.stats.hits += experts.len() as u64;
+        self.note_uses(layer, experts.len() as u64, 0);
     }
 
     /// Loads the next wave of `experts` (each once), as many as there are slots; what it takes leaves the list.
@@ -247,13 +265,20 @@ impl Streamer {
     ) -> Result<Wave, ExpertError> {
         let started = std::time::Instant::now();
         let wave = self.pool.plan_wave(layer, experts);
-        self.stats.hits += wave.hit_count() as u64;
-        self.stats.misses += wave.loads.len() as u64;
+        self.note_uses(layer, wave.hit_count() as u64, wave.loads.len() as u64);
         if !wave.loads.is_empty() {
             self.carry_out(&wave.loads)?;
         }
         self.stats.load_ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(wave)
+    }
+
+    fn note_uses(&mut self, layer: LayerIndex, hits: u64, misses: u64) {
+        self.stats.hits += hits;
+        self.stats.misses += misses;
+        let uses = &mut self.layers[(layer.0 - self.space.layer_first) as usize];
+        uses.hits += hits;
+        uses.misses += misses;
     }
 
     /// Brings every load's record into its slot: by a copy where host memory has it, else by a read first.
