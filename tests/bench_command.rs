@@ -215,7 +215,7 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
         assert_eq!(row["model_n_params"], 10_844_448);
         assert_eq!(row["pool_slots"], 48);
         assert_eq!(row["cache"], "warm");
-        assert_eq!(row["prefetch"], "none");
+        assert_eq!(row["prefetch"], "next router");
         assert!(row["drive_profile"].as_str().unwrap().contains("run flint-rt disk-profile"), "{row}");
         let tokens = row["n_prompt"].as_f64().unwrap() + row["n_gen"].as_f64().unwrap();
         let (ns, ts) = (row["samples_ns"].as_array().unwrap(), row["samples_ts"].as_array().unwrap());

@@ -162,7 +162,11 @@ impl Inflow {
             Some((slot, Found::Reading)) => {
                 self.places[slot.0 as usize].is_wanted = true;
                 if self.tier.is_unwanted_guess(slot) {
-                    self.stats.guesses_used_late += 1;
+                    if self.places[slot.0 as usize].next_piece > 0 {
+                        self.stats.guesses_used_late += 1;
+                    } else {
+                        self.stats.demand_reads += 1;
+                    }
                     self.tier.want(slot);
                     if let Some(at) = self.guesses.iter().position(|&other| other == slot) {
                         self.guesses.remove(at);
