@@ -346,9 +346,15 @@ fn file_in(folder: &Path, drives: &[DriveIdentity], record_bytes: u64) -> PathBu
 
 /// Names of the drives in order, a sum over what tells them apart, the record size.
 fn file_name(drives: &[DriveIdentity], record_bytes: u64) -> String {
-    let mut keys: Vec<String> = drives.iter().map(DriveIdentity::key).collect();
+    // Each drive counts once, and two of one model are two: together they give other rates than one alone.
+    let (mut seen, mut keys) = (Vec::new(), Vec::new());
+    for drive in drives {
+        if !seen.contains(&drive) {
+            seen.push(drive);
+            keys.push(drive.key());
+        }
+    }
     keys.sort_unstable();
-    keys.dedup();
     let sum = twox_hash::XxHash3_128::oneshot(keys.join("\n").as_bytes());
     let mut names: Vec<String> = drives.iter().map(DriveIdentity::short_name).collect();
     names.sort_unstable();
@@ -443,6 +449,14 @@ mod tests {
         let pair = file_name(&[a.clone(), b.clone()], 1);
         assert_eq!(pair, file_name(&[b, a.clone(), a.clone()], 1));
         assert_ne!(pair, file_name(&[a], 1));
+    }
+
+    #[test]
+    fn two_drives_of_one_model_are_not_taken_for_one() {
+        let [a, b] = ["nvme0n1", "nvme1n1"]
+            .map(|device| DriveIdentity { model: Some("Fast".to_owned()), ..drive(device) });
+        assert_eq!(file_name(&[a.clone()], 1), file_name(&[b.clone()], 1), "names change from boot to boot");
+        assert_ne!(file_name(&[a.clone()], 1), file_name(&[a, b], 1));
     }
 
     #[test]
