@@ -44,11 +44,14 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn new(target: &'a Target) -> Self {
-        let devices = target
+        let mut devices: Vec<String> = target
             .drives()
             .iter()
             .flat_map(|drive| drive.devices().into_iter().map(str::to_owned).collect::<Vec<_>>())
             .collect();
+        // Two file systems may lie on one drive, whose counters are to be taken once.
+        devices.sort_unstable();
+        devices.dedup();
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 1_u64);
         Self { target, devices, seed, read_path: None, missing: Vec::new(), traffic: Traffic::default() }
     }
@@ -147,13 +150,17 @@ impl<'a> Rows<'a> {
         } else {
             ReadPath::Ring
         };
+        let blocks = if self.target.is_direct() { u64::MAX } else { space.len() };
         if !self.target.is_direct() {
             self.forget_cached();
         }
         let files = self.target.sources();
         let Ok(mut reader) = Reader::new(&files, space, order, Some(path), records)? else { return Ok(None) };
         let before = Counters::read(&self.devices);
-        let run = reader.bursts(records, time)?;
+        let run = reader.bursts(records, Until { time, blocks })?;
+        if run.count == 0 {
+            return Ok(None);
+        }
         if self.target.is_direct() {
             // The first burst is in the counters and not in the run.
             let first = run.bytes / run.count;
