@@ -128,8 +128,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         return Err(Failure::usage("no test: give -p, -n or -pg a number of tokens above 0"));
     }
     let models = args.machine.models();
-    if args.record_routes.is_some() && (models.len() > 1 || args.sweep.is_some()) {
-        return Err(Failure::usage("--record-routes takes one model and one pool size"));
+    let has_several = models.len() > 1 || args.machine.prefill_chunks().len() > 1 || args.sweep.is_some();
+    if args.record_routes.is_some() && has_several {
+        return Err(Failure::usage("--record-routes takes one model, one chunk size and one pool size"));
     }
     let mut outputs = Outputs {
         out: Printer::new(args.output, io::stdout()),
