@@ -301,7 +301,11 @@ impl DriveProfile {
                 version.schema_version
             )));
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| invalid(error.to_string()))
+        let profile: Self = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+        if profile.bursts.iter().any(|burst| burst.records == 0 || burst.seconds <= 0.0) {
+            return Err(invalid("a burst of no records or no time".to_owned()));
+        }
+        Ok(Some(profile))
     }
 
     /// Writes it into `folder`, which is made where it is missing; gives the file's path. An older profile of the same
@@ -470,6 +474,11 @@ mod tests {
             let error = DriveProfile::read(&path).unwrap_err().to_string();
             assert!(error.contains("x.json") && error.contains(what), "{error}");
         }
+        let mut edited = profile(vec![drive("a")]);
+        edited.bursts[0].seconds = 0.0;
+        fs::write(&path, serde_json::to_vec(&edited).unwrap()).unwrap();
+        let error = DriveProfile::read(&path).unwrap_err().to_string();
+        assert!(error.contains("no time"), "{error}");
     }
 
     #[test]
