@@ -17,6 +17,9 @@ use super::space::{Order, Space};
 use super::target::Target;
 use crate::exit::{Failure, Outcome};
 
+/// Bytes of all buffers of a measurement at most: what one registered region may have (1 GiB, io_uring_register(2)).
+const BUFFERS_BYTES_MAX: u64 = 1 << 30;
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
@@ -76,7 +79,8 @@ impl<'a> Rows<'a> {
             return Ok(None);
         }
         let order = self.order(wanted.pattern, space.len());
-        let depth = wanted.depth.min(u32::try_from(space.len()).unwrap_or(u32::MAX));
+        let depth_max = space.len().min(BUFFERS_BYTES_MAX / space.block_bytes().max(1)).max(1);
+        let depth = wanted.depth.min(u32::try_from(depth_max).unwrap_or(u32::MAX));
         let is_cached = !wanted.engine.is_direct() || !self.target.is_direct();
         let blocks = if is_cached { space.len() } else { u64::MAX };
         let until = Until { time: wanted.time, blocks };
@@ -142,6 +146,9 @@ impl<'a> Rows<'a> {
         time: Duration,
     ) -> Outcome<Option<Burst>> {
         let space = &self.target.records;
+        if records > 1 && u64::from(records) * space.block_bytes() > BUFFERS_BYTES_MAX {
+            return Ok(None);
+        }
         let order = self.order(Pattern::Random, space.len());
         let path = if engine == ReadEngine::RingPlain {
             ReadPath::RingPlain
