@@ -30,7 +30,7 @@ use crate::text::{TextError, Tokenizer, Vocabulary};
 const HOST_BUFFER_BYTES_MIN: u64 = 256 << 10;
 
 /// Records that host memory holds beyond what it keeps: being read, guessed, or copied from.
-const RING_SLOTS: u32 = READS_IN_FLIGHT_MAX;
+const RING_SLOTS: u32 = 2 * READS_IN_FLIGHT_MAX;
 
 /// Marks of a timeline that are in use at a time: those of the recorded steps of a few sessions, and of a chunk's waves.
 const TIMELINE_MARKS: u32 = 2048;

@@ -129,6 +129,11 @@ impl HostTier {
         matches!(self.slots[slot.0 as usize], State::Reading { is_guess: true, .. })
     }
 
+    /// How many more guesses are taken without another making room.
+    pub fn guess_room(&self) -> u32 {
+        self.guesses_max - self.guess_count
+    }
+
     /// Whether `slot` holds a guess that nobody has wanted yet.
     pub fn is_guess(&self, slot: HostSlot) -> bool {
         matches!(self.slots[slot.0 as usize], State::Held { class: Class::Guess, .. })

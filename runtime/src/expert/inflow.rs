@@ -15,7 +15,7 @@ use std::time::Instant;
 use crate::base::events::Lane;
 use crate::base::ids::ExpertKey;
 use crate::base::region::HostBuffer;
-use crate::disk::{Completion, Read};
+use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::{ExpertError, Transport};
@@ -117,9 +117,9 @@ impl Inflow {
             })
             .collect();
         let slot_count = u32::try_from(slot_count).expect("invariant: a ring's buffers are counted in u32");
-        // A third of the ring for guesses; the rest is read into and copied from.
+        // Half of the ring for guesses; the rest is read into and copied from.
         let ring = slot_count.saturating_sub(kept_max);
-        let tier = HostTier::new(slot_count, kept_max.min(slot_count.saturating_sub(1)), ring / 3);
+        let tier = HostTier::new(slot_count, kept_max.min(slot_count.saturating_sub(1)), ring / 2);
         Ok(Self {
             transport,
             source,
@@ -215,6 +215,16 @@ impl Inflow {
         stats.guesses_wasted += u64::from(tier.drop_guesses(is_stale));
     }
 
+    /// How many more guesses find a slot.
+    pub(super) fn guess_room(&self) -> u32 {
+        self.tier.guess_room()
+    }
+
+    /// Whether a read is under way.
+    pub(super) fn is_reading(&self) -> bool {
+        self.transport.in_flight() > 0
+    }
+
     fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {
         let pieces = self.source.expert_pieces(key);
         let place = &mut self.places[slot.0 as usize];
@@ -269,27 +279,47 @@ impl Inflow {
     pub(super) fn collect(&mut self, wait: bool) -> Result<(), ExpertError> {
         let mut completions = std::mem::take(&mut self.completions);
         let polled = self.transport.poll(wait, &mut completions);
-        let mut failure = None;
+        self.take_in(completions, polled)
+    }
+
+    /// As [`Self::collect`] that waits, for one who waits for something else as well: it is not counted as a wait for reads.
+    ///
+    /// # Errors
+    /// As [`Self::collect`].
+    pub(super) fn collect_quietly(&mut self) -> Result<(), ExpertError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = self.transport.poll_quietly(&mut completions);
+        self.take_in(completions, polled)
+    }
+
+    fn take_in(
+        &mut self,
+        mut completions: Vec<Completion>,
+        polled: Result<(), DiskError>,
+    ) -> Result<(), ExpertError> {
+        let mut whole = Vec::new();
         for Completion { tag, buffer, result } in completions.drain(..) {
             let (index, piece) = (tag / PIECES_MAX as u64, tag % PIECES_MAX as u64);
             let slot = HostSlot(u32::try_from(index).expect("invariant: tags are made of slots"));
             let piece = usize::try_from(piece).expect("invariant: at most PIECES_MAX");
-            if let Err(error) = self.arrive(slot, piece, buffer, result.map_err(ExpertError::from)) {
-                failure.get_or_insert(error);
+            if self.arrive(slot, piece, buffer, result.map_err(ExpertError::from)) {
+                whole.push(slot);
             }
         }
         self.completions = completions;
+        let settled = self.settle(&whole);
         polled?;
-        failure.map_or(Ok(()), Err)
+        settled
     }
 
+    /// Takes in one piece; true when it was the last of its record.
     fn arrive(
         &mut self,
         slot: HostSlot,
         piece: usize,
         buffer: HostBuffer,
         result: Result<Range<usize>, ExpertError>,
-    ) -> Result<(), ExpertError> {
+    ) -> bool {
         let place = &mut self.places[slot.0 as usize];
         place.buffers[piece] = Some(buffer);
         place.left -= 1;
@@ -307,43 +337,60 @@ impl Inflow {
                 place.failure.get_or_insert(error);
             }
         }
-        if place.left > 0 { Ok(()) } else { self.settle(slot) }
+        place.left == 0
     }
 
-    /// All pieces of `slot` have come back: checks the record, has it read again once where it is wrong.
-    fn settle(&mut self, slot: HostSlot) -> Result<(), ExpertError> {
-        let place = &mut self.places[slot.0 as usize];
-        let key = place.key.expect("invariant: what is read has a name");
-        let pieces = place.pieces.expect("invariant: what is read has pieces");
-        if place.failure.is_none() && pieces.len() == 1 {
-            let bytes = &place.buffers[0].as_ref().expect("invariant: it came back").as_slice()
-                [place.ranges[0].clone()];
-            let check = Check::Record(key);
-            if self.transport.checker().check(Some(&check), bytes) == Verdict::Wrong {
-                if place.is_second_read {
-                    place.failure = Some(self.transport.checker().damaged(&check, pieces[0].span));
-                } else {
+    /// All pieces of `slots` have come back: checks the records, has those read once more that are wrong.
+    fn settle(&mut self, slots: &[HostSlot]) -> Result<(), ExpertError> {
+        let wrong = self.wrong_ones(slots);
+        let mut failure = None;
+        for &slot in slots {
+            let place = &mut self.places[slot.0 as usize];
+            let key = place.key.expect("invariant: what is read has a name");
+            let pieces = place.pieces.expect("invariant: what is read has pieces");
+            if wrong.contains(&slot) {
+                if !place.is_second_read {
                     // The drive, or the way from it, may have been wrong this once.
                     self.transport.checker().note_second_read();
                     (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
                     self.demand.push_back(slot);
-                    return Ok(());
+                    continue;
+                }
+                place.failure = Some(self.transport.checker().damaged(&Check::Record(key), pieces[0].span));
+            }
+            match place.failure.take() {
+                None => self.tier.landed(slot),
+                Some(error) => {
+                    place.key = None;
+                    self.tier.failed(slot);
+                    // Whoever wants it later reads it again, and hears of it then.
+                    if place.is_wanted && !matches!(error, ExpertError::Abandoned) {
+                        failure.get_or_insert(error);
+                    }
                 }
             }
         }
-        match place.failure.take() {
-            None => {
-                self.tier.landed(slot);
-                Ok(())
-            }
-            Some(error) => {
-                place.key = None;
-                self.tier.failed(slot);
-                // Whoever wants it later reads it again, and hears of it then.
-                let is_silent = !place.is_wanted || matches!(error, ExpertError::Abandoned);
-                if is_silent { Ok(()) } else { Err(error) }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Those of `slots` whose record is not what the store says. A GGUF in place, whose records lie in pieces, has no checksums.
+    fn wrong_ones(&mut self, slots: &[HostSlot]) -> Vec<HostSlot> {
+        if !self.transport.checker().is_on() {
+            return Vec::new();
+        }
+        let (mut checked, mut records) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        for &slot in slots {
+            let place = &self.places[slot.0 as usize];
+            if let (Some(key), Some(buffer), None, Some(1)) =
+                (place.key, &place.buffers[0], &place.failure, place.pieces.map(|pieces| pieces.len()))
+            {
+                checked.push(slot);
+                records.push((key, &buffer.as_slice()[place.ranges[0].clone()]));
             }
         }
+        let verdicts = self.transport.checker().check_records(&records);
+        let judged = checked.into_iter().zip(verdicts);
+        judged.filter(|&(_, verdict)| verdict == Verdict::Wrong).map(|(slot, _)| slot).collect()
     }
 
     /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails

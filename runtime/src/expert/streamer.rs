@@ -31,7 +31,11 @@ const COPY_BATCH_BYTES: u64 = 1 << 20;
 
 /// Reads under way with which a guess is begun: enough that a drive does not fall idle while the device computes a layer, few
 /// enough that a demand does not wait long.
-const GUESS_DEPTH: usize = 3;
+const GUESS_DEPTH: usize = 4;
+
+/// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
+/// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
+pub const GUESS_FAN_OUT: usize = 3;
 
 const _: () = assert!(
     POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
@@ -425,19 +429,37 @@ impl Streamer {
         }
     }
 
-    /// Takes in reads that have ended and begins guesses that wait, without waiting for anything.
-    ///
-    /// # Errors
-    /// When the read queue fails.
-    pub fn pump(&mut self) -> Result<(), ExpertError> {
-        self.inflow.collect(false)?;
-        self.inflow.begin_reads();
-        Ok(())
+    /// The picks of `layer` are known: guesses at others of it, and at layers before it, are given up.
+    pub fn settle_guesses(&mut self, layer: LayerIndex, picks: &[u32]) {
+        self.inflow
+            .drop_guesses(|key| key.layer < layer || (key.layer == layer && !picks.contains(&key.expert.0)));
     }
 
-    /// Gives up guesses at layers for which `is_stale` holds.
-    pub fn drop_guesses(&mut self, is_stale: impl Fn(LayerIndex) -> bool) {
-        self.inflow.drop_guesses(|key| is_stale(key.layer));
+    /// Has the experts of `layer` that are nowhere read in the order of the file, as many as the host tier takes for guesses: a long
+    /// chunk is about to use nearly all of them.
+    pub fn read_ahead(&mut self, layer: LayerIndex) {
+        for expert in (0..self.space.expert_count).map(ExpertIndex) {
+            let key = ExpertKey { layer, expert };
+            if self.inflow.guess_room() == 0 {
+                break;
+            }
+            if self.pool.lookup(key).is_none() {
+                self.inflow.guess(key);
+            }
+        }
+    }
+
+    /// Waits for `ticket`, and meanwhile takes in what is read and begins what waits to be.
+    ///
+    /// # Errors
+    /// When the device or the read queue fails.
+    pub fn wait_and_read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<(), ExpertError> {
+        self.inflow.begin_reads();
+        while self.inflow.is_reading() && !gpu.is_done(ticket)? {
+            self.inflow.collect_quietly()?;
+            self.inflow.begin_reads();
+        }
+        Ok(())
     }
 
     /// Whether a miss can ever happen, so that guesses are of use.
@@ -448,6 +470,11 @@ impl Streamer {
     /// Whether the next step is to guess.
     pub fn wants_guesses(&self) -> bool {
         self.prefetch && self.can_guess()
+    }
+
+    /// Whether long prompts are to read ahead: wherever guesses are not forbidden, also with a pool that is still filling.
+    pub fn wants_guesses_in_prompts(&self) -> bool {
+        self.prefetch
     }
 
     /// Turns guesses on or off.

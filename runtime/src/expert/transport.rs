@@ -314,6 +314,14 @@ impl Transport {
         polled
     }
 
+    /// Waits for a read to end without counting that as a wait for reads.
+    ///
+    /// # Errors
+    /// As [`ReadQueue::poll`].
+    pub(super) fn poll_quietly(&mut self, done: &mut Vec<Completion>) -> Result<(), DiskError> {
+        self.queue.poll(true, done)
+    }
+
     /// Waits for a copy.
     ///
     /// # Errors

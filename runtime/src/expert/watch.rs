@@ -68,7 +68,15 @@ impl Watch {
     /// # Errors
     /// As [`Gpu::wait`].
     pub fn wait_gpu(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<(), GpuError> {
-        self.waits.gpu_ns += self.wait(gpu, ticket, "wait for kernels")?;
+        self.wait_gpu_since(gpu, ticket, Instant::now())
+    }
+
+    /// As [`Self::wait_gpu`], for a wait that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Gpu::wait`].
+    pub fn wait_gpu_since(&mut self, gpu: &Gpu, ticket: Ticket, begin: Instant) -> Result<(), GpuError> {
+        self.waits.gpu_ns += self.wait(gpu, ticket, "wait for kernels", begin)?;
         Ok(())
     }
 
@@ -77,7 +85,7 @@ impl Watch {
     /// # Errors
     /// As [`Gpu::wait`].
     pub fn wait_copy(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<(), GpuError> {
-        self.waits.copy_ns += self.wait(gpu, ticket, "wait for copies")?;
+        self.waits.copy_ns += self.wait(gpu, ticket, "wait for copies", Instant::now())?;
         Ok(())
     }
 
@@ -88,8 +96,13 @@ impl Watch {
         self.log.add(Lane::Host, "wait for reads", None, 0, begin, end);
     }
 
-    fn wait(&mut self, gpu: &Gpu, ticket: Ticket, what: &'static str) -> Result<u64, GpuError> {
-        let begin = Instant::now();
+    fn wait(
+        &mut self,
+        gpu: &Gpu,
+        ticket: Ticket,
+        what: &'static str,
+        begin: Instant,
+    ) -> Result<u64, GpuError> {
         gpu.wait(ticket)?;
         let end = Instant::now();
         self.log.add(Lane::Host, what, None, 0, begin, end);

@@ -12,6 +12,7 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
+use crate::expert::streamer::GUESS_FAN_OUT;
 use crate::gpu::Commands;
 use crate::model::sequence::{DecodeCommands, Sequence};
 use crate::model::{LayerRoutes, Model, ModelError, Want};
@@ -112,6 +113,7 @@ impl Model {
                     );
                     let picks = self.picks_of_one(moe_layer);
                     if with_guesses {
+                        self.streamer.settle_guesses(LayerIndex(lead + moe_layer), &picks[..used]);
                         self.guess_next(sequence.position, moe_layer);
                     }
                     let mut experts: Vec<_> = picks[..used].iter().copied().map(ExpertIndex).collect();
@@ -143,8 +145,7 @@ impl Model {
             let Some(recorded) = forced.guess(position, next) else { return };
             guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
         }
-        self.streamer.drop_guesses(|layer| layer.0 < lead + moe_layer);
-        self.streamer.guess(LayerIndex(lead + next), &guesses[..used]);
+        self.streamer.guess(LayerIndex(lead + next), &guesses[..used.min(GUESS_FAN_OUT)]);
     }
 
     /// The picks of expert layer `moe_layer` of a single token, best first: the first `experts_used` of what is returned.

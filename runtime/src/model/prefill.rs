@@ -6,6 +6,8 @@
 //!
 //! A chunk of one token takes the decode path.
 
+use std::time::Instant;
+
 use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::gpu::{Commands, Mark, Recorder, Ticket};
@@ -14,6 +16,10 @@ use crate::model::grouping::{Groups, tile_count};
 use crate::model::scratch::LOGIT_ROWS;
 use crate::model::sequence::Sequence;
 use crate::model::{LayerRoutes, Model, ModelError, Want};
+
+/// Experts of a wave at most: the device computes one wave while the next is read, so a wave is short beside a layer; and long enough
+/// that its kernels fill the device.
+const WAVE_EXPERTS: usize = 32;
 
 /// Who watches a chunk.
 pub trait PrefillObserver {
@@ -73,7 +79,7 @@ impl Model {
         let lead = self.config.lead_layer_count as usize;
         let mut groups = Groups::default();
         for index in lead..sequence.layers.len() {
-            self.watch.wait_gpu(&self.gpu, ticket)?;
+            self.wait_and_read(ticket)?;
             step.in_flight.clear();
             if observer.should_stop() {
                 return Err(ModelError::Stopped);
@@ -81,6 +87,10 @@ impl Model {
             let routes = self.read_routes_of_many(index, count);
             groups.sort(routes.experts.iter().copied(), self.config.expert_count);
             observer.routes(routes);
+            if self.uses_nearly_all(count) && index + 1 < sequence.layers.len() {
+                let next = u32::try_from(index + 1).expect("invariant: few layers");
+                self.streamer.read_ahead(LayerIndex(next));
+            }
             self.run_waves(sequence, index, &groups, &mut step)?;
 
             let mut recorder = self.gpu.recorder()?;
@@ -141,6 +151,20 @@ impl Model {
         Ok(StepOutput { greedy: output.greedy.filter(|_| want != Want::Nothing) })
     }
 
+    /// Waits for work of the chunk while reads go on.
+    fn wait_and_read(&mut self, ticket: Ticket) -> Result<(), ModelError> {
+        let begin = Instant::now();
+        self.streamer.wait_and_read(&self.gpu, ticket)?;
+        self.watch.wait_gpu_since(&self.gpu, ticket, begin)?;
+        Ok(())
+    }
+
+    /// Whether a layer of `count` tokens is likely to use nine of ten experts, if it picks them evenly.
+    fn uses_nearly_all(&self, count: u32) -> bool {
+        let left = 1.0 - f64::from(self.config.experts_used) / f64::from(self.config.expert_count);
+        self.streamer.wants_guesses_in_prompts() && left.powf(f64::from(count)) <= 0.1
+    }
+
     /// Loads and runs the experts of one layer, wave after wave.
     fn run_waves(
         &mut self,
@@ -151,10 +175,15 @@ impl Model {
     ) -> Result<(), ModelError> {
         let layer = LayerIndex(u32::try_from(index).expect("invariant: few layers"));
         let tile_max = self.pipelines.tuning().tokens_many;
-        let mut experts: Vec<ExpertIndex> = groups.experts();
+        let mut left: Vec<ExpertIndex> = groups.experts();
+        let mut experts = Vec::new();
         let mut tile_first = 0;
         self.scratch.tiles_upload.write(self.scratch.pairs_offset_bytes, &groups.pairs);
-        while !experts.is_empty() {
+        while !(left.is_empty() && experts.is_empty()) {
+            if experts.is_empty() {
+                let behind = left.split_off(left.len().min(WAVE_EXPERTS));
+                experts = std::mem::replace(&mut left, behind);
+            }
             let wave = self.streamer.load_wave(layer, &mut experts)?;
             let mut tiles = Vec::new();
             for &(expert, slot) in &wave.experts {

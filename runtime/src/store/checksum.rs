@@ -27,11 +27,7 @@ pub fn piece_checksum(bytes: &[u8]) -> u128 {
 /// # Panics
 /// When `record` has another length than the layout.
 pub fn record_checksum(store_id: Sha256Digest, key: ExpertKey, layout: &RecordLayout, record: &[u8]) -> u128 {
-    assert_eq!(record.len() as u64, layout.record_bytes(), "the length of the record of {key}");
-    let end = |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 1 GiB");
-    let (gate, rest) = record.split_at(end(layout.gate_bytes));
-    let (up, down) = rest.split_at(end(layout.up_bytes));
-    join_record(store_id, key, layout.record_bytes(), [gate, up, down].map(piece_checksum))
+    join_record(store_id, key, layout.record_bytes(), layout.matrices(key, record).map(piece_checksum))
 }
 
 /// [`record_checksum`] from the [`piece_checksum`] of each matrix.

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use crate::base::ids::Span;
+use crate::base::ids::{ExpertKey, Span};
 use crate::base::units::align_up;
 
 /// What records and dense tensors of a store are aligned to: the largest sector that drives have, and the page.
@@ -31,6 +31,18 @@ pub struct RecordLayout {
 }
 
 impl RecordLayout {
+    /// Gate, up and down of the record of `key`, without padding.
+    ///
+    /// # Panics
+    /// When `record` has another length than the layout.
+    pub fn matrices<'a>(&self, key: ExpertKey, record: &'a [u8]) -> [&'a [u8]; 3] {
+        assert_eq!(record.len() as u64, self.record_bytes(), "the length of the record of {key}");
+        let end = |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 1 GiB");
+        let (gate, rest) = record.split_at(end(self.gate_bytes));
+        let (up, down) = rest.split_at(end(self.up_bytes));
+        [gate, up, down]
+    }
+
     /// Where the up matrix begins.
     pub fn up_offset_bytes(&self) -> u64 {
         self.gate_bytes
