@@ -78,6 +78,11 @@ const PARALLEL_BYTES_MIN: u64 = 1 << 20;
 /// land together ask for.
 const THREADS_MAX: usize = 4;
 
+/// Threads that compare records with their checksums on this machine.
+pub fn checking_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
+}
+
 /// Checks for one source; without a source all is right.
 #[derive(Default)]
 pub(super) struct Checker {
@@ -90,7 +95,7 @@ pub(super) struct Checker {
 
 impl Checker {
     pub(super) fn new(source: Arc<Source>) -> Self {
-        let count = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let count = checking_threads();
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(count)
             .thread_name(|index| format!("check {index}"))

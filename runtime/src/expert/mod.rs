@@ -41,7 +41,7 @@ pub mod expand;
 
 mod error;
 
-pub use check::{Check, CheckStats};
+pub use check::{Check, CheckStats, checking_threads};
 pub use error::ExpertError;
 pub use inflow::InflowStats;
 pub use policy::Policy;
