@@ -22,7 +22,7 @@ const RECORDS: usize = 64;
 type Sum = fn(&[u8]);
 
 fn main() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::new(800);
     let record_bytes = usize::try_from(RECORD_BYTES).expect("a record fits memory");
     let memory = bytes::random(record_bytes * RECORDS, 1);
     let records: Vec<&[u8]> = memory.chunks_exact(record_bytes).collect();

@@ -21,7 +21,7 @@ const SHARE: f64 = 0.5;
 const STEPS: u32 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut bench = Bench::new();
+    let mut bench = Bench::new(800);
     let recorded = recorded()?;
     // The full Flint's shape.
     let full = recorded.expand(47, 256, 6, 1)?;

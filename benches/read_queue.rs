@@ -22,16 +22,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flint_rt::base::ids::FileIndex;
-use flint_rt::base::region::{HostBuffer, HostRegion};
 use flint_rt::disk::{Completion, Read, ReadPath, ReadQueue, SourceFile, open_queue};
 use paired::{Bench, Limit, Work, repeat};
-use raw::{RawLoop, Registered};
+use raw::{Memory, RawLoop, Registered};
 
 /// An expert record of the full Flint.
 const RECORD_BYTES: u32 = 1_966_080;
 
-/// Records read between two looks at the clock: several times the greatest depth.
-const BATCH: u64 = 48;
+/// Records read between two looks at the clock: more than the greatest depth.
+const BATCH: u64 = 32;
 
 /// Bytes of the file that is made.
 const MADE_BYTES: usize = 1 << 30;
@@ -39,7 +38,7 @@ const MADE_BYTES: usize = 1 << 30;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
-    let mut bench = Bench::new();
+    let mut bench = Bench::new(1200);
     let (_made, path) = file()?;
     let file = Arc::new(SourceFile::open(&path)?);
     println!("{}: {}\n", path.display(), file.direct());
@@ -48,9 +47,12 @@ fn main() -> Outcome<()> {
         let pages = if is_small { "small pages" } else { "huge pages where there are any" };
         raw::deny_huge_pages(is_small);
         for depth in [1, 4, 16] {
-            for path in [ReadPath::Ring, ReadPath::RingPlain, ReadPath::Pool] {
+            let memory = Memory::new(RECORD_BYTES as usize, depth)?;
+            let half = places(&file) / 2;
+            let paths = [ReadPath::Ring, ReadPath::RingPlain, ReadPath::Pool];
+            for path in paths.into_iter().filter(|path| !is_small || *path != ReadPath::Pool) {
                 let name = format!("{path}, depth {depth}, {pages}");
-                let mut ours = match OurLoop::new(&file, path, depth) {
+                let mut ours = match OurLoop::new(&file, path, &memory, depth) {
                     Ok(ours) => ours,
                     Err(error) => {
                         println!("read_queue/{name}: not here: {error}");
@@ -58,20 +60,19 @@ fn main() -> Outcome<()> {
                     }
                 };
                 if path == ReadPath::Pool && depth == 1 {
-                    let mut buffer = buffers(1)?.1.remove(0);
-                    let mut turn = places(&file) / 2;
-                    let run = |iterations| pread(&file, &mut buffer, &mut turn, iterations);
+                    let mut turn = half;
+                    let run = |iterations| pread(&file, &memory, &mut turn, iterations);
                     let limit = Limit { name: "raw pread loop", work, run };
                     bench.case("read_queue", &name, work, limit, |iterations| ours.run(iterations));
                     continue;
                 }
-                let mut raw = RawLoop::new(&file, buffers(depth)?, places(&file), Registered::Each)?;
+                let mut raw = RawLoop::new(&file, memory.clone(), half, Registered::Each)?;
                 let run = |iterations| raw.run(iterations * BATCH, RECORD_BYTES);
                 let limit = Limit { name: "raw io_uring loop", work, run };
                 bench.case("read_queue", &name, work, limit, |iterations| ours.run(iterations));
             }
-            let mut each = RawLoop::new(&file, buffers(depth)?, places(&file), Registered::Each)?;
-            let mut one = RawLoop::new(&file, buffers(depth)?, 0, Registered::Whole)?;
+            let mut each = RawLoop::new(&file, memory.clone(), half, Registered::Each)?;
+            let mut one = RawLoop::new(&file, memory.clone(), 0, Registered::Whole)?;
             let run = |iterations| one.run(iterations * BATCH, RECORD_BYTES);
             let limit = Limit { name: "as one long piece", work, run };
             let name = format!("each buffer by itself, depth {depth}, {pages}");
@@ -117,36 +118,29 @@ fn offset(turn: u64, places: u64) -> u64 {
     (turn % places * STRIDE % places) * u64::from(RECORD_BYTES)
 }
 
-/// Buffers of a record each, their pages there.
-fn buffers(count: u32) -> Outcome<(HostRegion, Vec<HostBuffer>)> {
-    let region = HostRegion::new(RECORD_BYTES as usize * count as usize)?;
-    let mut buffers = region.split(RECORD_BYTES as usize, count as usize);
-    buffers.iter_mut().for_each(|buffer| buffer.as_mut_slice().fill(1));
-    Ok((region, buffers))
-}
-
 /// The product's queue, kept full.
 struct OurLoop {
     queue: Box<dyn ReadQueue>,
-    buffers: Vec<HostBuffer>,
+    memory: Memory,
     done: Vec<Completion>,
     places: u64,
     turn: u64,
 }
 
 impl OurLoop {
-    fn new(file: &Arc<SourceFile>, path: ReadPath, depth: u32) -> Outcome<Self> {
-        let (region, buffers) = buffers(depth)?;
-        let (queue, _) = open_queue(vec![Arc::clone(file)], &[region], Some(path), depth)?;
-        Ok(Self { queue, buffers, done: Vec::new(), places: places(file), turn: 0 })
+    fn new(file: &Arc<SourceFile>, path: ReadPath, memory: &Memory, depth: u32) -> Outcome<Self> {
+        let regions = [memory.region.clone()];
+        let (queue, _) = open_queue(vec![Arc::clone(file)], &regions, Some(path), depth)?;
+        Ok(Self { queue, memory: memory.clone(), done: Vec::new(), places: places(file), turn: 0 })
     }
 
     fn run(&mut self, iterations: u64) -> Duration {
-        repeat(iterations, || {
+        let mut buffers = self.memory.buffers.borrow_mut();
+        repeat(1, || {
             let (mut begun, mut ended) = (0, 0);
-            while ended < BATCH {
-                while begun < BATCH
-                    && let Some(buffer) = self.buffers.pop()
+            while ended < iterations * BATCH {
+                while begun < iterations * BATCH
+                    && let Some(buffer) = buffers.pop()
                 {
                     self.turn += 1;
                     let offset_bytes = offset(self.turn, self.places);
@@ -163,7 +157,7 @@ impl OurLoop {
                 self.queue.poll(true, &mut self.done).expect("the drive reads");
                 for completion in self.done.drain(..) {
                     completion.result.expect("the drive reads");
-                    self.buffers.push(completion.buffer);
+                    buffers.push(completion.buffer);
                     ended += 1;
                 }
             }
@@ -171,11 +165,12 @@ impl OurLoop {
     }
 }
 
-fn pread(file: &SourceFile, buffer: &mut HostBuffer, turn: &mut u64, iterations: u64) -> Duration {
+fn pread(file: &SourceFile, memory: &Memory, turn: &mut u64, iterations: u64) -> Duration {
     let raw = raw::open_direct(file.path()).expect("the file is there");
+    let mut buffers = memory.buffers.borrow_mut();
     repeat(iterations * BATCH, || {
         *turn += 1;
         let offset_bytes = offset(*turn, places(file));
-        raw::pread(&raw, buffer, offset_bytes).expect("the drive reads");
+        raw::pread(&raw, &mut buffers[0], offset_bytes).expect("the drive reads");
     })
 }

@@ -20,7 +20,7 @@ const TEXT: &str = include_str!("../tests/vectors/heldout.txt");
 const MESSAGES: usize = 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut bench = Bench::new();
+    let mut bench = Bench::new(800);
     let tokenizer = tokenizer()?;
     let mut target = vec![0; TEXT.len()];
     let work = Work::Bytes(TEXT.len() as u64);

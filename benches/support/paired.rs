@@ -49,12 +49,12 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With times that let a whole bench end within a minute; the options of the command line come last.
-    pub(crate) fn new() -> Self {
+    /// Measuring each case for about twice `milliseconds`, half of it the limit; the options of the command line come last.
+    pub(crate) fn new(milliseconds: u64) -> Self {
         let criterion = Criterion::default()
             .sample_size(16)
-            .warm_up_time(Duration::from_millis(100))
-            .measurement_time(Duration::from_millis(600))
+            .warm_up_time(Duration::from_millis(milliseconds / 8))
+            .measurement_time(Duration::from_millis(milliseconds))
             .nresamples(5000)
             .configure_from_args();
         Self { criterion }
@@ -69,17 +69,14 @@ impl Bench {
         mut limit: Limit<F>,
         mut ours: impl FnMut(u64) -> Duration,
     ) {
-        let mut pairs: Vec<(f64, f64)> = Vec::new();
-        let mut measured = 0;
+        // Of each sample the iterations, and both rates.
+        let mut pairs: Vec<(u64, f64, f64)> = Vec::new();
         let mut criterion_group = self.criterion.benchmark_group(group);
         criterion_group.sampling_mode(SamplingMode::Flat).throughput(match work {
             Work::Bytes(bytes) => Throughput::BytesDecimal(bytes),
             Work::Things(count, _) => Throughput::Elements(count),
         });
         criterion_group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
-            // Once to warm up, once to measure: what counts is the last call.
-            pairs.clear();
-            measured += 1;
             bencher.iter_custom(|iterations| {
                 let (our_time, limit_time) = if pairs.len().is_multiple_of(2) {
                     let limit_time = (limit.run)(iterations);
@@ -91,16 +88,20 @@ impl Bench {
                 let rate = |work: Work, time: Duration| {
                     work.count() * iterations as f64 / time.as_secs_f64().max(1e-12)
                 };
-                pairs.push((rate(work, our_time), rate(limit.work, limit_time)));
+                pairs.push((iterations, rate(work, our_time), rate(limit.work, limit_time)));
                 our_time
             });
         });
         criterion_group.finish();
+        // Nothing where a filter left the case out. Warming up takes other counts of iterations, or is first.
+        let Some(&(iterations, ..)) = pairs.last() else { return };
+        pairs.remove(0);
+        pairs.retain(|pair| pair.0 == iterations);
         if pairs.is_empty() {
             return;
         }
-        let of = |pick: fn(&(f64, f64)) -> f64| Spread::of(pairs.iter().map(pick).collect());
-        let (rate, bound, share) = (of(|pair| pair.0), of(|pair| pair.1), of(|pair| pair.0 / pair.1));
+        let of = |pick: fn(&(u64, f64, f64)) -> f64| Spread::of(pairs.iter().map(pick).collect());
+        let (rate, bound, share) = (of(|pair| pair.1), of(|pair| pair.2), of(|pair| pair.1 / pair.2));
         println!(
             "{:24}{}; limit {}: {}; share {:.3} ({:.3} to {:.3})\n",
             "",
