@@ -32,11 +32,8 @@ fn main() {
             black_box(piece_checksum(record));
         }),
         ("XXH3-128 of a record, as it is checked when it arrives", |record| {
-            let layout = RecordLayout {
-                gate_bytes: MATRIX_BYTES,
-                up_bytes: MATRIX_BYTES,
-                down_bytes: MATRIX_BYTES,
-            };
+            let layout =
+                RecordLayout { gate_bytes: MATRIX_BYTES, up_bytes: MATRIX_BYTES, down_bytes: MATRIX_BYTES };
             let key = ExpertKey::new(3, 5);
             black_box(record_checksum(Sha256Digest([7; 32]), key, &layout, record));
         }),
@@ -48,7 +45,8 @@ fn main() {
         // Half a round apart, so that neither finds in a cache what the other just read.
         let mut limits = records.iter().cycle();
         let mut ours = records.iter().cycle().skip(RECORDS / 2);
-        let read = |iterations| repeat(iterations, || limits.next().into_iter().for_each(|all| bytes::read(all)));
+        let read =
+            |iterations| repeat(iterations, || limits.next().into_iter().for_each(|all| bytes::read(all)));
         let limit = Limit { name: "memory read by one thread", work, run: read };
         bench.case("checksums", name, work, limit, |iterations| {
             repeat(iterations, || ours.next().into_iter().for_each(|record| sum(record)))

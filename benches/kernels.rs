@@ -8,18 +8,21 @@
 
 #[path = "support/bench_shape.rs"]
 mod bench_shape;
+#[path = "support/clock.rs"]
+mod clock;
 #[path = "support/device.rs"]
 mod device;
 #[path = "support/paired.rs"]
 mod paired;
 
 use bench_shape::{Model, Repeated};
+use clock::Clock;
 use device::Device;
 use flint_rt::base::ids::LayerIndex;
 use flint_rt::gpu::{Commands, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, Combine, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope, Route,
-    Router, attention::RopeBuffers, router::RouteBuffers,
+    Argmax, Attention, Combine, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope,
+    Route, Router, attention::RopeBuffers, router::RouteBuffers,
 };
 use paired::{Bench, Limit, Work};
 
@@ -42,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 struct Kernels<'a> {
     bench: Bench,
     device: &'a Device,
+    clock: Clock<'a>,
     model: Model<'a>,
     copy: Commands,
     copy_bytes: u64,
@@ -52,19 +56,27 @@ impl<'a> Kernels<'a> {
         let copy_bytes = if device.is_software() { COPY_BYTES_SOFTWARE } else { COPY_BYTES };
         let source = device.filled("copied from", copy_bytes)?;
         let target = device.filled("copied to", copy_bytes)?;
-        let copy = device.timed(|recorder| recorder.copy(&source, 0, &target, 0, copy_bytes))?;
+        let clock = Clock::new(device)?;
+        let copy = clock.timed(|recorder| recorder.copy(&source, 0, &target, 0, copy_bytes))?;
         let milliseconds = if device.is_software() { 500 } else { 400 };
-        Ok(Self { bench: Bench::new(milliseconds), device, model: Model::new(device)?, copy, copy_bytes })
+        Ok(Self {
+            bench: Bench::new(milliseconds),
+            device,
+            clock,
+            model: Model::new(device)?,
+            copy,
+            copy_bytes,
+        })
     }
 
     /// Measures one recording that moves `bytes`.
     fn case(&mut self, name: &str, bytes: u64, commands: &Commands) {
-        let (device, copy) = (self.device, &self.copy);
-        let run = |iterations| device.run(copy, iterations).expect("the device works");
+        let (clock, copy) = (&self.clock, &self.copy);
+        let run = |iterations| clock.run(copy, iterations).expect("the device works");
         // A copy reads and writes each byte.
         let limit = Limit { name: "device copy", work: Work::Bytes(2 * self.copy_bytes), run };
         self.bench.case("kernels", name, Work::Bytes(bytes), limit, |iterations| {
-            device.run(commands, iterations).expect("the device works")
+            clock.run(commands, iterations).expect("the device works")
         });
     }
 
@@ -78,7 +90,7 @@ impl<'a> Kernels<'a> {
         record: impl Fn(&K, &mut flint_rt::gpu::Recorder),
     ) -> Result<(), GpuError> {
         let kernels: Vec<K> = (0..count).map(|copy| make(&self.model, copy)).collect::<Result<_, _>>()?;
-        let commands = self.device.timed(|recorder| {
+        let commands = self.clock.timed(|recorder| {
             for kernel in &kernels {
                 record(kernel, recorder);
                 recorder.barrier();
@@ -105,7 +117,9 @@ fn one_token(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
         "embed",
         2 * words(embed),
         light,
-        |model, _| Embed::new(&model.one(), &model.buffers.rows, &model.buffers.row_index, &model.buffers.x, embed),
+        |model, _| {
+            Embed::new(&model.one(), &model.buffers.rows, &model.buffers.row_index, &model.buffers.x, embed)
+        },
         |kernel, recorder| kernel.record(recorder, 1),
     )?;
     kernels.repeated(
@@ -164,7 +178,13 @@ fn one_token(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
         light,
         |model, _| {
             let buffers = &model.buffers;
-            Argmax::new(&model.one(), &buffers.wide_out, &buffers.argmax_partial, &buffers.argmax_result, logits)
+            Argmax::new(
+                &model.one(),
+                &buffers.wide_out,
+                &buffers.argmax_partial,
+                &buffers.argmax_result,
+                logits,
+            )
         },
         |kernel, recorder| kernel.record(recorder, 1),
     )
@@ -220,7 +240,13 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
         words(shape.experts * embed),
         routers.len(),
         |model, copy| {
-            Router::new(&model.one(), &model.buffers.wide_in, &routers[copy], &model.buffers.router_logits, embed)
+            Router::new(
+                &model.one(),
+                &model.buffers.wide_in,
+                &routers[copy],
+                &model.buffers.router_logits,
+                embed,
+            )
         },
         |kernel, recorder| kernel.record(recorder, 1),
     )?;

@@ -67,7 +67,11 @@ impl<'a> Planner<'a> {
             layer_count: trace.layer_count,
             expert_count: trace.expert_count,
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a 32-bit count")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a 32-bit count"
+        )]
         let slots = (f64::from(space.total()) * SHARE) as u32;
         let used = trace.experts_used as usize;
         Self {

@@ -91,7 +91,9 @@ fn file() -> Outcome<(Option<tempfile::NamedTempFile>, PathBuf)> {
         let path = PathBuf::from(path);
         let len = fs::metadata(&path)?.len();
         if len < u64::from(RECORD_BYTES) {
-            return Err(format!("{}: {len} B, wanted a record of {RECORD_BYTES} B at least", path.display()).into());
+            return Err(
+                format!("{}: {len} B, wanted a record of {RECORD_BYTES} B at least", path.display()).into()
+            );
         }
         return Ok((None, path));
     }

@@ -24,7 +24,6 @@ const RECORD_BYTES: usize = 1_966_080;
 /// Buffers of the ring: the product's.
 const BUFFERS: usize = 32;
 
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut bench = Bench::new(800);
     let Some(device) = Device::open()? else { return Ok(()) };

@@ -5,8 +5,8 @@
 
 use flint_rt::gpu::{Buffer, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, Matrix, MatrixPiece, Pipelines, TileBuffers,
-    Tuning,
+    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, Matrix, MatrixPiece, Pipelines,
+    TileBuffers, Tuning,
 };
 use flint_rt::model::hparams::FlintConfig;
 
@@ -177,10 +177,7 @@ impl Buffers {
             table: device.holding("table", &(0..shape.experts).collect::<Vec<_>>())?,
             routes: floats("routes", 2 * used)?,
             report: floats("report", 2 * used)?,
-            tiles: TileBuffers {
-                tiles: floats("tiles", 3 * used)?,
-                pairs: floats("pairs", used)?,
-            },
+            tiles: TileBuffers { tiles: floats("tiles", 3 * used)?, pairs: floats("pairs", used)? },
             expert_hidden: floats("expert hidden", t * used * w(shape.expert_ffn))?,
             expert_rows: floats("expert rows", t * used * w(shape.embed))?,
             argmax_partial: floats("argmax partial", Argmax::partial_words(1))?,

@@ -1,10 +1,8 @@
-//! The device that benches run on, its own limit, and the time that commands take on it.
+//! The device that benches run on, and buffers of its memory.
 //!
-//! - Owns: a device and a clock. In: commands. Out: their time by the device's clock, or by the host's where it has none.
+//! - Owns: a device. In: lengths, words. Out: filled buffers.
 
-use std::time::{Duration, Instant};
-
-use flint_rt::gpu::{Buffer, Commands, Gpu, GpuError, GpuOptions, Placement, Recorder, Timestamps};
+use flint_rt::gpu::{Buffer, Commands, Gpu, GpuError, GpuOptions, Placement};
 
 /// A word that is a small number in every format: two f16, one f32, nibbles and scale of a Q4_1 block.
 const WORD: u32 = 0x2c00_2c00;
@@ -12,7 +10,6 @@ const WORD: u32 = 0x2c00_2c00;
 /// An open device.
 pub(crate) struct Device {
     pub(crate) gpu: Gpu,
-    stamps: Option<Timestamps>,
 }
 
 impl Device {
@@ -27,16 +24,11 @@ impl Device {
             }
             Err(error) => return Err(error),
         };
-        let stamps = match gpu.timestamps(2) {
-            Ok(stamps) => Some(stamps),
-            Err(GpuError::FeatureMissing { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        let clock = if stamps.is_some() { "the device's clock" } else { "the host's clock" };
-        println!("{}, times by {clock}\n", gpu.info().title());
-        Ok(Some(Self { gpu, stamps }))
+        println!("{}\n", gpu.info().title());
+        Ok(Some(Self { gpu }))
     }
 
+    #[allow(dead_code, reason = "not every bench cuts shapes")]
     /// Whether it is the host's processor: then shapes that take long are cut.
     pub(crate) fn is_software(&self) -> bool {
         self.gpu.info().is_software()
@@ -64,35 +56,8 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Commands that are timed: what `record` puts between two stamps.
-    pub(crate) fn timed(&self, record: impl FnOnce(&mut Recorder)) -> Result<Commands, GpuError> {
-        let mut recorder = self.gpu.recorder()?;
-        if let Some(stamps) = &self.stamps {
-            recorder.reset_stamps(stamps, 0, 2);
-            recorder.stamp(stamps, 0);
-        }
-        record(&mut recorder);
-        recorder.barrier();
-        if let Some(stamps) = &self.stamps {
-            recorder.stamp(stamps, 1);
-        }
-        recorder.finish()
-    }
-
-    /// Runs commands of [`Self::timed`] so many times, one after the other; the sum of their times.
-    pub(crate) fn run(&self, commands: &Commands, iterations: u64) -> Result<Duration, GpuError> {
-        let mut sum = Duration::ZERO;
-        for _ in 0..iterations {
-            let begin = Instant::now();
-            self.wait(commands)?;
-            let by_host = begin.elapsed();
-            let spans = self.stamps.as_ref().map(Timestamps::spans_ns).transpose()?.flatten();
-            sum += spans.map_or(by_host, |spans| Duration::from_secs_f64(spans[0] * 1e-9));
-        }
-        Ok(sum)
-    }
-
-    fn wait(&self, commands: &Commands) -> Result<(), GpuError> {
+    /// Runs commands, and waits for their end.
+    pub(crate) fn wait(&self, commands: &Commands) -> Result<(), GpuError> {
         let ticket = self.gpu.submit(&[commands])?;
         self.gpu.wait(ticket)
     }

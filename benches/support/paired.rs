@@ -27,6 +27,7 @@ impl Work {
     /// So much in a second, in words.
     fn words(self, a_second: f64) -> String {
         match self {
+            Self::Bytes(_) if a_second < 1e8 => format!("{:.1} MB/s", a_second / 1e6),
             Self::Bytes(_) => format!("{:.3} GB/s", a_second / 1e9),
             Self::Things(_, name) => format!("{:.1} ns a {name}", 1e9 / a_second),
         }
@@ -103,20 +104,30 @@ impl Bench {
         let of = |pick: fn(&(u64, f64, f64)) -> f64| Spread::of(pairs.iter().map(pick).collect());
         let (rate, bound, share) = (of(|pair| pair.1), of(|pair| pair.2), of(|pair| pair.1 / pair.2));
         println!(
-            "{:24}{}; limit {}: {}; share {:.3} ({:.3} to {:.3})\n",
+            "{:24}{}; limit {}: {}; share {} ({} to {})\n",
             "",
             work.words(rate.median),
             limit.name,
             limit.work.words(bound.median),
-            share.median,
-            share.low,
-            share.high
+            percent(share.median),
+            percent(share.low),
+            percent(share.high)
         );
     }
 
     /// What Criterion says at the end.
     pub(crate) fn finish(self) {
         self.criterion.final_summary();
+    }
+}
+
+/// A share in percent, with three digits that count.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        0.0..1.0 => format!("{percent:.3} %"),
+        1.0..10.0 => format!("{percent:.2} %"),
+        _ => format!("{percent:.1} %"),
     }
 }
 
