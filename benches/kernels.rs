@@ -1,5 +1,5 @@
-//! `cargo bench --bench kernels`: every kernel at the full Flint's shapes: its bytes a second beside what a copy within the
-//! device moves, reads and writes together.
+//! `cargo bench --bench kernels`: every kernel at the full Flint's shapes: its bytes a second beside what the device's memory
+//! is seen to move: by a copy within the device, reads and writes together, or by a fill, whichever is faster.
 //!
 //! Bytes are those that a kernel cannot do without: weights once, keys and values once, or for kernels without either what
 //! they read and write of activations. One recording runs a kernel on several copies of its weights in turn, more than a
@@ -26,7 +26,7 @@ use flint_rt::kernels::{
 };
 use paired::{Bench, Limit, Work};
 
-/// Bytes of the copy that is the limit: more than a device's caches hold.
+/// Bytes that are copied and filled for the limit: more than a device's caches hold.
 const COPY_BYTES: u64 = 256 << 20;
 
 /// The same on a software device.
@@ -41,40 +41,62 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// Runs of each way to move bytes before the fastest is chosen as the limit.
+const TRIES: u64 = 5;
+
+/// The fastest of the plain ways to move bytes.
+struct Fastest {
+    name: &'static str,
+    /// Read and written.
+    bytes: u64,
+    commands: Commands,
+}
+
+impl Fastest {
+    fn new(device: &Device, clock: &Clock<'_>) -> Result<Self, GpuError> {
+        let bytes = if device.is_software() { COPY_BYTES_SOFTWARE } else { COPY_BYTES };
+        let source = device.filled("copied from", bytes)?;
+        let target = device.filled("copied to", bytes)?;
+        let copy = clock.timed(|recorder| recorder.copy(&source, 0, &target, 0, bytes))?;
+        let fill = clock.timed(|recorder| recorder.fill(&target, 0, bytes, 0))?;
+        // A copy reads and writes each byte.
+        let copy = Self { name: "device copy", bytes: 2 * bytes, commands: copy };
+        let fill = Self { name: "device fill", bytes, commands: fill };
+        let mut rates = Vec::new();
+        for way in [&copy, &fill] {
+            clock.run(&way.commands, 1)?;
+            let seconds = clock.run(&way.commands, TRIES)?.as_secs_f64() / TRIES as f64;
+            rates.push(way.bytes as f64 / seconds);
+            println!("{}: {:.1} GB/s", way.name, way.bytes as f64 / seconds / 1e9);
+        }
+        println!();
+        Ok(if rates[1] > rates[0] { fill } else { copy })
+    }
+}
+
 /// What every case needs.
 struct Kernels<'a> {
     bench: Bench,
     device: &'a Device,
     clock: Clock<'a>,
     model: Model<'a>,
-    copy: Commands,
-    copy_bytes: u64,
+    fastest: Fastest,
 }
 
 impl<'a> Kernels<'a> {
     fn new(device: &'a Device) -> Result<Self, GpuError> {
-        let copy_bytes = if device.is_software() { COPY_BYTES_SOFTWARE } else { COPY_BYTES };
-        let source = device.filled("copied from", copy_bytes)?;
-        let target = device.filled("copied to", copy_bytes)?;
         let clock = Clock::new(device)?;
-        let copy = clock.timed(|recorder| recorder.copy(&source, 0, &target, 0, copy_bytes))?;
+        let fastest = Fastest::new(device, &clock)?;
         let milliseconds = if device.is_software() { 500 } else { 400 };
-        Ok(Self {
-            bench: Bench::new(milliseconds),
-            device,
-            clock,
-            model: Model::new(device)?,
-            copy,
-            copy_bytes,
-        })
+        let (bench, model) = (Bench::new(milliseconds), Model::new(device)?);
+        Ok(Self { bench, device, clock, model, fastest })
     }
 
     /// Measures one recording that moves `bytes`.
     fn case(&mut self, name: &str, bytes: u64, commands: &Commands) {
-        let (clock, copy) = (&self.clock, &self.copy);
-        let run = |iterations| clock.run(copy, iterations).expect("the device works");
-        // A copy reads and writes each byte.
-        let limit = Limit { name: "device copy", work: Work::Bytes(2 * self.copy_bytes), run };
+        let (clock, fastest) = (&self.clock, &self.fastest);
+        let run = |iterations| clock.run(&fastest.commands, iterations).expect("the device works");
+        let limit = Limit { name: fastest.name, work: Work::Bytes(fastest.bytes), run };
         self.bench.case("kernels", name, Work::Bytes(bytes), limit, |iterations| {
             clock.run(commands, iterations).expect("the device works")
         });

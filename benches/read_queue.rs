@@ -5,6 +5,9 @@
 //! registered. For the pool of pread threads at depth 1 it is a loop of pread. The group `registration` compares two raw
 //! loops: one with each buffer registered by itself, and one with all of them registered as one long piece.
 //!
+//! The group `pages` runs one raw loop on two sets of buffers: in small pages, and in huge ones where there are any. All else
+//! compares loops on the very same buffers.
+//!
 //! The file is made (1 GiB of random bytes in the build's folder) and removed; `FLINT_RT_BENCH_FILE` names one that is there,
 //! on the drive that is meant. What does not fit the drive's own memory, and was not just written, measures better.
 
@@ -45,12 +48,12 @@ fn main() -> Outcome<()> {
     let work = Work::Bytes(BATCH * u64::from(RECORD_BYTES));
     for is_small in [false, true] {
         let pages = if is_small { "small pages" } else { "huge pages where there are any" };
-        raw::deny_huge_pages(is_small);
         for depth in [1, 4, 16] {
+            raw::deny_huge_pages(is_small);
             let memory = Memory::new(RECORD_BYTES as usize, depth)?;
             let half = places(&file) / 2;
             let paths = [ReadPath::Ring, ReadPath::RingPlain, ReadPath::Pool];
-            for path in paths.into_iter().filter(|path| !is_small || *path != ReadPath::Pool) {
+            for path in paths.into_iter().filter(|path| !is_small || *path == ReadPath::Ring) {
                 let name = format!("{path}, depth {depth}, {pages}");
                 let mut ours = match OurLoop::new(&file, path, &memory, depth) {
                     Ok(ours) => ours,
@@ -79,6 +82,16 @@ fn main() -> Outcome<()> {
             bench.case("registration", &name, work, limit, |iterations| {
                 each.run(iterations * BATCH, RECORD_BYTES)
             });
+            if is_small {
+                raw::deny_huge_pages(false);
+                let huge = Memory::new(RECORD_BYTES as usize, depth)?;
+                let mut huge = RawLoop::new(&file, huge, 0, Registered::Each)?;
+                let run = |iterations| huge.run(iterations * BATCH, RECORD_BYTES);
+                let limit = Limit { name: "huge pages where there are any", work, run };
+                bench.case("pages", &format!("small, depth {depth}"), work, limit, |iterations| {
+                    each.run(iterations * BATCH, RECORD_BYTES)
+                });
+            }
         }
     }
     bench.finish();
