@@ -111,6 +111,7 @@ fn file() -> Outcome<(Option<tempfile::NamedTempFile>, PathBuf)> {
         return Ok((None, path));
     }
     let mut made = tempfile::NamedTempFile::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")))?;
+    eprintln!("writing {} MiB to {}", MADE_BYTES >> 20, made.path().display());
     // Repeating a few MiB is enough: no drive finds what repeats so far apart.
     let piece = bytes::random(16 << 20, 1);
     for _ in 0..MADE_BYTES / piece.len() {
