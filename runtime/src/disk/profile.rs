@@ -459,8 +459,9 @@ mod tests {
     fn two_drives_of_one_model_are_not_taken_for_one() {
         let [a, b] = ["nvme0n1", "nvme1n1"]
             .map(|device| DriveIdentity { model: Some("Fast".to_owned()), ..drive(device) });
-        assert_eq!(file_name(&[a.clone()], 1), file_name(&[b.clone()], 1), "names change from boot to boot");
-        assert_ne!(file_name(&[a.clone()], 1), file_name(&[a, b], 1));
+        let both = [a, b];
+        assert_eq!(file_name(&both[..1], 1), file_name(&both[1..], 1), "names change from boot to boot");
+        assert_ne!(file_name(&both[..1], 1), file_name(&both, 1));
     }
 
     #[test]
