@@ -463,7 +463,7 @@ fn a_result_compared_with_itself_has_no_difference() {
     let differences: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(differences.len(), 2);
     for difference in &differences {
-        assert_eq!(difference["verdict"], "no difference", "{difference}");
+        assert_eq!(difference["verdict"], "not significant", "{difference}");
         assert_eq!(difference["p"], 1.0);
         assert_eq!(difference["change"], 0.0);
     }
@@ -479,6 +479,18 @@ fn a_result_compared_with_itself_has_no_difference() {
     let ran = home.bench(&["--compare", &path, &other]).gives(0);
     assert_eq!(ran.stdout.matches("| faster |").count(), 2, "{}", ran.stdout);
     assert!(ran.stdout.contains("+100.0%"), "{}", ran.stdout);
+
+    // What else differs is said, and rows of other keys are not compared.
+    for row in &mut faster {
+        row["policy"] = "lru".into();
+    }
+    fs::write(&other, Value::from(faster.clone()).to_string()).unwrap();
+    let ran = home.bench(&["--compare", &path, &other]).gives(0);
+    assert!(ran.stdout.contains("other cache policy"), "{}", ran.stdout);
+    faster[0]["schema_version"] = 99.into();
+    fs::write(&other, Value::from(faster).to_string()).unwrap();
+    let ran = home.bench(&["--compare", &path, &other]).gives(2);
+    assert!(ran.stderr.contains("schema version 99"), "{}", ran.stderr);
 }
 
 #[test]
@@ -572,6 +584,8 @@ fn what_makes_no_sense_is_refused() {
         (&["-m", MODEL, "--routes", &bad], "--routes"),
         (&["--policy", "mru"], "--policy"),
         (&["--simulate", &missing], "--simulate"),
+        (&["--simulate", &missing, "-o", "csv"], "md, json or jsonl"),
+        (&["-m", MODEL, "-ub", "4,8", "--record-routes", &bad], "one chunk size"),
         (&["--compare", &bad], "--compare"),
         (&["--compare", &missing, &bad], "missing.json"),
         (&["--compare", &bad, &bad], "bad.json"),

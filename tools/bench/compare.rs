@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::args::Format;
-use super::result::Row;
+use super::result::{Row, SCHEMA_VERSION};
 use super::welch::p_value;
 use crate::exit::{Exit, Failure, Outcome};
 
@@ -122,6 +122,12 @@ fn read(path: &Path) -> Outcome<Vec<Row>> {
             "{shown}: no result of `flint-rt bench -o json` or -o jsonl of this schema: {error}"
         ))
     })?;
+    if let Some(row) = rows.iter().find(|row| row.schema_version != SCHEMA_VERSION) {
+        let got = row.schema_version;
+        return Err(Failure::usage(format!(
+            "{shown}: schema version {got}, this program reads {SCHEMA_VERSION}: measure again, or use the version that measured"
+        )));
+    }
     Ok(rows)
 }
 
@@ -154,7 +160,8 @@ impl Difference {
         let p = p_value(&a.samples_ts, &b.samples_ts);
         let verdict = match p {
             None => "too few repetitions",
-            Some(p) if p >= SIGNIFICANT => "no difference",
+            // That a test finds no difference does not show that there is none.
+            Some(p) if p >= SIGNIFICANT => "not significant",
             Some(_) if b.avg_ts > a.avg_ts => "faster",
             Some(_) => "slower",
         };
@@ -169,6 +176,9 @@ impl Difference {
             ("tokens", a.tokens == b.tokens),
             ("cache", a.cache == b.cache),
             ("routes", a.routes == b.routes),
+            ("cache policy", a.policy == b.policy),
+            ("checksums", a.checked == b.checked),
+            ("driver", a.driver == b.driver),
             ("simulated drive", a.simulated_drive == b.simulated_drive),
             ("context", a.context_len == b.context_len),
             ("warm-up", a.warmup == b.warmup),

@@ -8,10 +8,9 @@ use flint_rt::store::Source;
 
 use super::simulate::drive_cost;
 use crate::disk_profile::{self, Target};
-use crate::exit::{Exit, Failure, Outcome};
-
-/// What the plan takes for a drive that nobody measured, in bytes a second: the default of `flint-rt plan`.
-const ASSUMED_RATE: f64 = 3.0e9;
+use crate::exit::Outcome;
+use crate::plan::ASSUMED_DRIVE_RATE;
+use crate::terminal::note;
 
 /// What is known of the drive.
 pub(super) struct Drive {
@@ -42,8 +41,8 @@ impl Drive {
         let without = Self {
             rate: None,
             profile: format!("no profile: run flint-rt disk-profile {shown}"),
-            cost: DriveCost::assumed(ASSUMED_RATE, record_bytes),
-            cost_from: format!("assumed {} GB/s", ASSUMED_RATE / 1e9),
+            cost: DriveCost::assumed(ASSUMED_DRIVE_RATE, record_bytes),
+            cost_from: format!("assumed {} GB/s", ASSUMED_DRIVE_RATE / 1e9),
         };
         let Some(profile) = found else { return Ok(without) };
         let depth = READS_IN_FLIGHT_MAX / profile.reads_a_record.max(1);
@@ -64,6 +63,9 @@ impl Drive {
 pub(super) fn saved_profile(source: &Source, shown: &str) -> Outcome<Option<DriveProfile>> {
     let Some(folder) = disk_profile::profiles_dir() else { return Ok(None) };
     let drives = Target::model(source, shown.to_owned())?.drives();
-    DriveProfile::load(&folder, &drives, source.record().record_bytes())
-        .map_err(|error| Failure::because(Exit::Failed, "the drive's profile", &error))
+    // As with `plan`: a profile that cannot be read is said, and hinders nothing.
+    Ok(DriveProfile::load(&folder, &drives, source.record().record_bytes()).unwrap_or_else(|error| {
+        note(&format!("note: {error}"));
+        None
+    }))
 }

@@ -128,8 +128,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         return Err(Failure::usage("no test: give -p, -n or -pg a number of tokens above 0"));
     }
     let models = args.machine.models();
-    if args.record_routes.is_some() && (models.len() > 1 || args.sweep.is_some()) {
-        return Err(Failure::usage("--record-routes takes one model and one pool size"));
+    let has_several = models.len() > 1 || args.machine.prefill_chunks().len() > 1 || args.sweep.is_some();
+    if args.record_routes.is_some() && has_several {
+        return Err(Failure::usage("--record-routes takes one model, one chunk size and one pool size"));
     }
     let mut outputs = Outputs {
         out: Printer::new(args.output, io::stdout()),
@@ -192,6 +193,8 @@ fn run_model(
     let mut refused = None;
     let mut ran_some = false;
     let mut pictured = None;
+    // Ctrl-C: what was recorded until then is a trace, too.
+    let mut ended = Ok(());
     for pool_slots in pools {
         let options = EngineOptions {
             pool_slots,
@@ -231,12 +234,17 @@ fn run_model(
         };
         let ran = run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), outputs);
         let checked = open::check_validation(&engine);
+        if matches!(ran, Err(Failure::Interrupted)) {
+            ended = ran;
+            break;
+        }
         ran?;
         checked?;
         pictured.get_or_insert(options);
     }
     if let (Some(pictures), Some(options)) = (&mut outputs.pictures, pictured)
         && pictures.recorded.is_none()
+        && ended.is_ok()
     {
         // The smallest pool of a sweep stands first as a rule: it reads most, so most is to be seen.
         if args.simulated_drive.is_none() {
@@ -249,7 +257,9 @@ fn run_model(
         pictures.recorded = report::record(&mut engine, &ids, &model.shown())?;
         open::check_validation(&engine)?;
     }
-    if let (Some(path), Some(recording)) = (&args.record_routes, recording) {
+    if let (Some(path), Some(recording)) = (&args.record_routes, recording)
+        && (ended.is_ok() || !recording.picks.is_empty())
+    {
         let source = args.text.as_ref().map_or_else(
             || format!("random tokens, seed {}", args.seed),
             |text| format!("text {}", text.display()),
@@ -257,6 +267,7 @@ fn run_model(
         let name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         routes::save(path, recording, &config, &name, source)?;
     }
+    ended?;
     match refused {
         Some(failure) if !ran_some => Err(failure),
         _ => Ok(()),

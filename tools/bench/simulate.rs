@@ -25,6 +25,9 @@ const MISS_SECONDS: f64 = 264e-6;
 
 /// Replays each trace at the pool shares of `--sweep`; with `--simulated-drive` in time, too.
 pub(super) fn run(args: &BenchArgs, paths: &[PathBuf]) -> Outcome {
+    if args.output == Format::Csv {
+        return Err(Failure::usage("--simulate prints md, json or jsonl"));
+    }
     let plan = Table {
         shares: shares(args)?,
         caches: Table::caches_to_compare(),
@@ -51,7 +54,8 @@ pub(super) fn run(args: &BenchArgs, paths: &[PathBuf]) -> Outcome {
     }
     let mut out = io::stdout().lock();
     match args.output {
-        Format::Md => write!(out, "{}", markdown(&rows))?,
+        // CSV was refused above.
+        Format::Md | Format::Csv => write!(out, "{}", markdown(&rows))?,
         Format::Json => {
             writeln!(out, "{}", serde_json::to_string_pretty(&rows).map_err(io::Error::from)?)?;
         }
@@ -60,7 +64,6 @@ pub(super) fn run(args: &BenchArgs, paths: &[PathBuf]) -> Outcome {
                 writeln!(out, "{}", serde_json::to_string(row).map_err(io::Error::from)?)?;
             }
         }
-        Format::Csv => return Err(Failure::usage("--simulate prints md, json or jsonl")),
     }
     Ok(())
 }

@@ -154,7 +154,9 @@ fn fill(sizes: &mut Vec<PoolSize>, end: PoolSize) -> Result<(), String> {
     let wrong = "... goes on from two rising sizes of one kind to a larger one, as 10%,20%,...,100%";
     let [.., before, last] = sizes[..] else { return Err(wrong.to_owned()) };
     match (before, last, end) {
-        (PoolSize::Share(before), PoolSize::Share(last), PoolSize::Share(end)) if last > before => {
+        (PoolSize::Share(before), PoolSize::Share(last), PoolSize::Share(end))
+            if before < last && last < end =>
+        {
             let step = last - before;
             for count in 1..VALUES_MAX {
                 let next = last + step * count as f64;
@@ -165,7 +167,9 @@ fn fill(sizes: &mut Vec<PoolSize>, end: PoolSize) -> Result<(), String> {
                 sizes.push(PoolSize::Share(next));
             }
         }
-        (PoolSize::Slots(before), PoolSize::Slots(last), PoolSize::Slots(end)) if last > before => {
+        (PoolSize::Slots(before), PoolSize::Slots(last), PoolSize::Slots(end))
+            if before < last && last < end =>
+        {
             let step = (last - before) as usize;
             let between: Vec<u32> = (last..end).step_by(step).skip(1).take(VALUES_MAX).collect();
             if between.len() < VALUES_MAX {
@@ -242,6 +246,8 @@ mod tests {
             "pool=1,...,9",
             "pool=1,2,...",
             "pool=2,1,...,9",
+            "pool=10%,20%,...,5%",
+            "pool=8,16,...,16",
         ] {
             assert!(wrong.parse::<Sweep>().is_err(), "{wrong}");
         }

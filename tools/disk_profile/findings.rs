@@ -66,8 +66,10 @@ pub(super) fn find(facts: &Facts, seen: &Seen) -> Vec<Finding> {
         codes.push(finding.code.clone());
         is_new
     });
+    // What several drives give together says nothing of the link of one.
+    let best_gb_s = if facts.drives.len() == 1 { seen.best_gb_s } else { 0.0 };
     for drive in &facts.drives {
-        of_drive(drive, seen, &mut found);
+        of_drive(drive, best_gb_s, &mut found);
     }
     of_cache(facts, seen, &mut found);
     of_traffic(&seen.traffic, &mut found);
@@ -163,7 +165,7 @@ fn of_file(file: &FileFact, seen: &Seen, found: &mut Findings) {
     }
 }
 
-fn of_drive(drive: &DriveFact, seen: &Seen, found: &mut Findings) {
+fn of_drive(drive: &DriveFact, best_gb_s: f64, found: &mut Findings) {
     let name = &drive.name;
     if drive.is_crypt {
         found.note(
@@ -193,7 +195,7 @@ fn of_drive(drive: &DriveFact, seen: &Seen, found: &mut Findings) {
         );
     }
     if let Some(link) = &drive.link {
-        of_link(name, link, seen.best_gb_s, found);
+        of_link(name, link, best_gb_s, found);
     } else if name.starts_with("nvme") {
         found.unknown("link_unknown", format!("{name}: the kernel does not show its PCIe link"));
     }
@@ -452,6 +454,9 @@ mod tests {
         assert_eq!(of_one_drive(|_| {}, &at_link), ["link_bound"]);
         let above = Seen { best_gb_s: 9.0, ..quiet() };
         assert_eq!(of_one_drive(|_| {}, &above), ["faster_than_link"]);
+        let pair = [nvme(), DriveFact { name: "nvme1n1".to_owned(), ..nvme() }].to_vec();
+        let of_two = Facts { drives: pair, ..facts(whole(), nvme()) };
+        assert!(codes(&of_two, &above).is_empty(), "two drives give more than one link carries");
         let virtual_drive =
             |drive: &mut DriveFact| drive.model = Some("Amazon Elastic Block Store".to_owned());
         assert_eq!(of_one_drive(virtual_drive, &seen), ["virtual_drive"]);

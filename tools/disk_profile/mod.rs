@@ -97,7 +97,8 @@ pub(crate) fn measure_decode(
     }
     let bursts = schedule::bursts(target.experts_used, false);
     let depths = [8, 16, 32];
-    let share = Duration::from_secs(seconds.into()) / u32::try_from(bursts.len() + depths.len()).unwrap_or(1);
+    let shares = OTHER_SHARE * bursts.len() as f64 + depths.len() as f64;
+    let share = Duration::from_secs(seconds.into()).div_f64(shares);
     session.expect(bursts.len() + depths.len());
     for records in bursts {
         session.burst(records, share)?;

@@ -183,14 +183,17 @@ impl<'a> Reader<'a> {
         Ok(Run { seconds, cpu_seconds, count, bytes, latency })
     }
 
-    /// `records` blocks at once, again and again; the first burst, which wakes the drive, does not count.
-    pub(super) fn bursts(&mut self, records: u32, time: Duration) -> Outcome<Run> {
+    /// `records` blocks at once, again and again, as long as there are blocks; the first burst, which wakes the drive,
+    /// does not count.
+    pub(super) fn bursts(&mut self, records: u32, until: Until) -> Outcome<Run> {
         let mut latency = Latency::new();
         let mut each = Latency::new();
         let begin = Instant::now();
         let (mut cpu, mut seconds, mut count, mut bytes) = (process_cpu(), 0.0, 0, 0);
         let mut is_first = true;
-        while begin.elapsed() < time || count == 0 {
+        while (begin.elapsed() < until.time || count == 0)
+            && until.blocks.saturating_sub(self.turn) >= u64::from(records)
+        {
             let burst = Instant::now();
             for _ in 0..records {
                 self.push_block()?;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use flint_rt::base::ids::FileIndex;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel, Pattern, Percentiles, ProfileRow};
 use serde_json::{Value, json};
@@ -30,7 +31,15 @@ pub(super) fn print(
     saved: Option<&Path>,
 ) -> Outcome {
     let files: Vec<PathBuf> = target.files.iter().map(|file| file.file.path().to_owned()).collect();
-    let job = |row: &ProfileRow| fio::job(row, &files, profile.is_direct, FIO_SECONDS);
+    let parts = target.parts();
+    let job = |row: &ProfileRow| {
+        let part = parts.iter().find(|(name, _)| Some(name) == row.part.as_ref());
+        let of_part = |(_, indexes): &(String, Vec<FileIndex>)| -> Vec<PathBuf> {
+            indexes.iter().map(|index| files[usize::from(index.0)].clone()).collect()
+        };
+        let its_files = part.map_or_else(|| files.clone(), of_part);
+        fio::job(row, &its_files, profile.is_direct, FIO_SECONDS)
+    };
     let mut stdout = io::stdout().lock();
     match output {
         Output::Json => writeln!(stdout, "{:#}", as_json(profile, &job, saved)),
@@ -140,7 +149,7 @@ fn text(
     }
     let source = match profile.record_from.as_str() {
         "model" => "the model's",
-        "flag" => "as --record says",
+        "flag" => "as --record or --block says",
         _ => "the full Flint's; --record takes others",
     };
     let _ = writeln!(

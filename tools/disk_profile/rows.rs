@@ -17,6 +17,9 @@ use super::space::{Order, Space};
 use super::target::Target;
 use crate::exit::{Failure, Outcome};
 
+/// Bytes of all buffers of a measurement at most: what one registered region may have (1 GiB, io_uring_register(2)).
+const BUFFERS_BYTES_MAX: u64 = 1 << 30;
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
@@ -44,11 +47,14 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn new(target: &'a Target) -> Self {
-        let devices = target
+        let mut devices: Vec<String> = target
             .drives()
             .iter()
             .flat_map(|drive| drive.devices().into_iter().map(str::to_owned).collect::<Vec<_>>())
             .collect();
+        // Two file systems may lie on one drive, whose counters are to be taken once.
+        devices.sort_unstable();
+        devices.dedup();
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 1_u64);
         Self { target, devices, seed, read_path: None, missing: Vec::new(), traffic: Traffic::default() }
     }
@@ -73,7 +79,8 @@ impl<'a> Rows<'a> {
             return Ok(None);
         }
         let order = self.order(wanted.pattern, space.len());
-        let depth = wanted.depth.min(u32::try_from(space.len()).unwrap_or(u32::MAX));
+        let depth_max = space.len().min(BUFFERS_BYTES_MAX / space.block_bytes().max(1)).max(1);
+        let depth = wanted.depth.min(u32::try_from(depth_max).unwrap_or(u32::MAX));
         let is_cached = !wanted.engine.is_direct() || !self.target.is_direct();
         let blocks = if is_cached { space.len() } else { u64::MAX };
         let until = Until { time: wanted.time, blocks };
@@ -139,6 +146,9 @@ impl<'a> Rows<'a> {
         time: Duration,
     ) -> Outcome<Option<Burst>> {
         let space = &self.target.records;
+        if records > 1 && u64::from(records) * space.block_bytes() > BUFFERS_BYTES_MAX {
+            return Ok(None);
+        }
         let order = self.order(Pattern::Random, space.len());
         let path = if engine == ReadEngine::RingPlain {
             ReadPath::RingPlain
@@ -147,13 +157,17 @@ impl<'a> Rows<'a> {
         } else {
             ReadPath::Ring
         };
+        let blocks = if self.target.is_direct() { u64::MAX } else { space.len() };
         if !self.target.is_direct() {
             self.forget_cached();
         }
         let files = self.target.sources();
         let Ok(mut reader) = Reader::new(&files, space, order, Some(path), records)? else { return Ok(None) };
         let before = Counters::read(&self.devices);
-        let run = reader.bursts(records, time)?;
+        let run = reader.bursts(records, Until { time, blocks })?;
+        if run.count == 0 {
+            return Ok(None);
+        }
         if self.target.is_direct() {
             // The first burst is in the counters and not in the run.
             let first = run.bytes / run.count;

@@ -32,7 +32,7 @@ use drive::Measured;
 use header::Header;
 
 /// What a drive is taken for that nobody measured, in bytes a second: a middling NVMe drive.
-const ASSUMED_DRIVE_RATE: f64 = 3e9;
+pub(crate) const ASSUMED_DRIVE_RATE: f64 = 3e9;
 
 /// What is known of the host.
 struct Host {

@@ -219,8 +219,9 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
     }
     if rows.iter().filter_map(|row| row.disk_share).any(|share| share > 1.1) {
         gaps.push(
-            "Some tests read faster than the profile says the drive can: the profile was measured while something else \
-             used the drive, or reads came from a memory below it. Measure both again on a quiet machine."
+            "Some tests read faster than the profile says the drive can: bytes are divided by the time that the host waited for \
+             them, and it may have done other work meanwhile; or the profile was measured while something else used the drive, or \
+             reads came from a memory below it."
                 .to_owned(),
         );
     }

@@ -301,7 +301,11 @@ impl DriveProfile {
                 version.schema_version
             )));
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| invalid(error.to_string()))
+        let profile: Self = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+        if profile.bursts.iter().any(|burst| burst.records == 0 || burst.seconds <= 0.0) {
+            return Err(invalid("a burst of no records or no time".to_owned()));
+        }
+        Ok(Some(profile))
     }
 
     /// Writes it into `folder`, which is made where it is missing; gives the file's path. An older profile of the same
@@ -346,9 +350,15 @@ fn file_in(folder: &Path, drives: &[DriveIdentity], record_bytes: u64) -> PathBu
 
 /// Names of the drives in order, a sum over what tells them apart, the record size.
 fn file_name(drives: &[DriveIdentity], record_bytes: u64) -> String {
-    let mut keys: Vec<String> = drives.iter().map(DriveIdentity::key).collect();
+    // Each drive counts once, and two of one model are two: together they give other rates than one alone.
+    let (mut seen, mut keys) = (Vec::new(), Vec::new());
+    for drive in drives {
+        if !seen.contains(&drive) {
+            seen.push(drive);
+            keys.push(drive.key());
+        }
+    }
     keys.sort_unstable();
-    keys.dedup();
     let sum = twox_hash::XxHash3_128::oneshot(keys.join("\n").as_bytes());
     let mut names: Vec<String> = drives.iter().map(DriveIdentity::short_name).collect();
     names.sort_unstable();
@@ -446,6 +456,14 @@ mod tests {
     }
 
     #[test]
+    fn two_drives_of_one_model_are_not_taken_for_one() {
+        let [a, b] = ["nvme0n1", "nvme1n1"]
+            .map(|device| DriveIdentity { model: Some("Fast".to_owned()), ..drive(device) });
+        assert_eq!(file_name(&[a.clone()], 1), file_name(&[b.clone()], 1), "names change from boot to boot");
+        assert_ne!(file_name(&[a.clone()], 1), file_name(&[a, b], 1));
+    }
+
+    #[test]
     fn another_schema_or_no_json_is_refused_with_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.json");
@@ -456,6 +474,11 @@ mod tests {
             let error = DriveProfile::read(&path).unwrap_err().to_string();
             assert!(error.contains("x.json") && error.contains(what), "{error}");
         }
+        let mut edited = profile(vec![drive("a")]);
+        edited.bursts[0].seconds = 0.0;
+        fs::write(&path, serde_json::to_vec(&edited).unwrap()).unwrap();
+        let error = DriveProfile::read(&path).unwrap_err().to_string();
+        assert!(error.contains("no time"), "{error}");
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl Ranking {
         self.place[slot as usize] = NOWHERE;
         if at < self.heap.len() {
             self.sift_up(at);
-            self.sift_down(self.place[self.heap[at] as usize] as usize);
+            self.sift_down(at);
         }
         slot
     }

@@ -48,6 +48,8 @@ pub struct Outcome {
     pub hits: u64,
     /// Expert uses that did not.
     pub misses: u64,
+    /// Records read, on a guess or because they were missing.
+    pub reads: u64,
     /// Records whose reading was begun on a guess.
     pub guesses_read: u64,
     /// Of those, records that a miss of the next layer then found.
@@ -66,7 +68,7 @@ impl Outcome {
 
     /// Records read a token, guesses included.
     pub fn reads_a_token(&self) -> f64 {
-        (self.misses + self.guesses_read - self.guesses_used) as f64 / self.tokens.max(1) as f64
+        self.reads as f64 / self.tokens.max(1) as f64
     }
 
     /// Share of the records read on a guess that nobody used.
@@ -97,6 +99,7 @@ pub fn run(trace: &RouteTrace, setup: &Setup) -> Outcome {
             let picks = trace.picks_of(token, layer);
             cache.use_picks(layer, picks, &mut missed);
             outcome.misses += missed.len() as u64;
+            outcome.reads += missed.len() as u64;
             outcome.hits += u64::from(trace.experts_used) - missed.len() as u64;
             if let Some(timeline) = &mut timeline {
                 timeline.layer((token, layer), picks, &missed, &mut cache, &mut outcome);

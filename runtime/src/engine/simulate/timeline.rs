@@ -92,6 +92,7 @@ impl<'a> Timeline<'a> {
         let used = self.begun.iter().filter(|guess| wanted.contains(guess)).count();
         outcome.guesses_used += used as u64;
         let found = if self.prefetch.takes_slot { 0 } else { used };
+        outcome.reads -= found as u64;
         let left = u32::try_from(missed.len() - found).expect("invariant: few picks");
 
         let mut stall = self.cost.drive.burst_seconds(left);
@@ -143,6 +144,7 @@ impl<'a> Timeline<'a> {
             }
         }
         outcome.guesses_read += self.begun.len() as u64;
+        outcome.reads += self.begun.len() as u64;
         if self.prefetch.takes_slot {
             self.missed.clear();
             cache.use_picks(layer, &self.begun, &mut self.missed);
@@ -190,6 +192,26 @@ mod tests {
         let outcome = run(trace, &setup);
         assert_eq!(outcome.hits, 0, "a guess takes no slot");
         outcome.seconds / 40.0
+    }
+
+    #[test]
+    fn a_record_that_was_guessed_is_read_once_and_counted_so() {
+        let trace = round(|pick| pick);
+        let drive = DriveCost::measured(vec![(1, 1e-3)], 1e9, 1_000_000);
+        let cost = TimeCost { drive, layer_seconds: 2e-3, ends_seconds: 0.0, miss_seconds: 0.0 };
+        for takes_slot in [false, true] {
+            let prefetch = Prefetch { source: GuessSource::NextRouter, fan_out: 1, takes_slot };
+            let setup = Setup {
+                cache: CacheKind::Pool(Policy::Lru),
+                slots: 1,
+                rule: Rule::Waves,
+                prefetch,
+                cost: Some(cost.clone()),
+            };
+            let outcome = run(&trace, &setup);
+            assert_eq!((outcome.guesses_read, outcome.guesses_used), (39, 39), "all but the first token's");
+            assert_eq!(outcome.reads_a_token(), 1.0, "into slots: {takes_slot}");
+        }
     }
 
     #[test]
