@@ -92,7 +92,7 @@ impl Drop for Inner {
 pub struct HostRegion(Arc<Inner>);
 
 impl HostRegion {
-    /// Maps `len_bytes`, rounded up to whole pages, of zeroed private anonymous memory: the kind that drivers import.
+    /// Maps `len_bytes`, rounded up to whole pages (huge ones from 2 MiB on), of zeroed private anonymous memory: the kind that drivers import.
     ///
     /// A child of `fork` does not get the mapping, so that no page is moved to a copy while the drive writes into it.
     ///
@@ -101,7 +101,9 @@ impl HostRegion {
     /// refuses.
     pub fn new(len_bytes: usize) -> Result<Self, RegionError> {
         let length_error = || RegionError::Length { wanted_bytes: len_bytes as u64 };
-        let len_bytes = len_bytes.checked_next_multiple_of(page_bytes()).ok_or_else(length_error)?;
+        // The kernel gives huge pages to whole ones only.
+        let unit = if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES.max(page_bytes()) } else { page_bytes() };
+        let len_bytes = len_bytes.checked_next_multiple_of(unit).ok_or_else(length_error)?;
         if len_bytes == 0 || isize::try_from(len_bytes).is_err() {
             return Err(length_error());
         }
