@@ -791,6 +791,14 @@ fn a_dry_run_says_what_an_ingest_would_do_and_writes_nothing() {
     let planned = home.run(&args).gives(0).last_event();
     assert_eq!(planned["places"].as_array().unwrap().len(), 3);
     assert!(!home.path().join("a").exists(), "nothing was made");
+    // What another source has begun is refused, as the ingest would refuse it.
+    let begun = home.path().join("data/flint-rt/begun.partial");
+    std::fs::create_dir(&begun).unwrap();
+    let stamp =
+        serde_json::json!({ "kind": "http", "location": "http://x/y.gguf", "len_bytes": 7, "state": "" });
+    let journal = serde_json::json!({ "task": { "stamps": [stamp] }, "offset_bytes": 5 });
+    std::fs::write(begun.join("journal.json"), journal.to_string()).unwrap();
+    home.run(&["ingest", MODEL, "--name", "begun", "--dry-run"]).refuses(1, "was begun with http://x/y.gguf");
 }
 
 #[test]

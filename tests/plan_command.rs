@@ -494,6 +494,13 @@ fn plan_reads_a_header_over_the_network() {
     assert_eq!(remote["model"]["kind"], "http");
     let local = home.run(&["plan", MODEL, "--json"]).gives(0).json();
     assert_eq!(remote["memory"], local["memory"]);
+    // It runs after an ingest, by the store's name.
+    assert_eq!(remote["flags"][1], "model", "{}", remote["flags"]);
+    let text = home.run(&["plan", &url]).gives(0).stdout;
+    assert!(
+        text.contains(&format!("flint-rt ingest {url}")) && text.contains("chat --model model"),
+        "{text}"
+    );
     assert_eq!(remote["expectation"]["cold"], local["expectation"]["cold"]);
     // Nothing of it came to stay.
     assert!(!home.store(NAME).exists());

@@ -104,6 +104,7 @@ fn what_is_no_result_is_refused_by_name() {
         (vec!["other.json"], "other.json"),
         (vec!["rows.json", "--profile", "missing.json"], "missing.json"),
         (vec!["rows.json", "--timeline", "other.json"], "not a trace"),
+        (vec!["rows.json", "--profile", "other.json"], "not what disk-profile prints"),
     ];
     for (args, word) in refused {
         let args: Vec<&str> = ["report"].into_iter().chain(args).chain(["-o", "out.html"]).collect();
@@ -114,5 +115,16 @@ fn what_is_no_result_is_refused_by_name() {
         assert!(!home.path().join("out.html").exists());
     }
     assert_eq!(run(&home, &["report", "rows.json", "-o", "no/folder.html"]).status.code(), Some(1));
+    // What goes in is never what is replaced, nor is a model.
+    fs::write(home.path().join("model.gguf"), "GGUF and more").unwrap();
+    for output in ["rows.json", "./rows.json", "model.gguf"] {
+        let before = fs::read(home.path().join(output)).unwrap();
+        assert_eq!(run(&home, &["report", "rows.json", "-o", output]).status.code(), Some(2), "{output}");
+        assert_eq!(fs::read(home.path().join(output)).unwrap(), before, "{output}");
+    }
+    // A place that cannot be written is said before anything is measured.
+    for flag in ["--report", "--trace"] {
+        assert_eq!(run(&home, &["bench", flag, "no/file", "-m", "nowhere"]).status.code(), Some(1), "{flag}");
+    }
     assert_eq!(run(&home, &["report", "rows.json", "-o", "out.html"]).status.code(), Some(0));
 }

@@ -162,6 +162,21 @@ fn what_makes_no_model_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn the_largest_file_of_a_process_is_an_error_and_leaves_nothing() {
+    let folder = folder();
+    let program = env!("CARGO_BIN_EXE_flint-rt");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 100 && exec \"$0\" synth --preset tiny big.gguf", program])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("largest file"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_file_that_is_there_is_replaced_only_when_asked_and_two_writers_do_not_meet() {
     let folder = folder();
     let path = folder.path().join("tiny.gguf");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use flint_rt::base::units::display_bytes;
 use flint_rt::base::volume::free_bytes;
 use flint_rt::gguf::Gguf;
-use flint_rt::store::room_needed;
+use flint_rt::store::{SourceStamp, StoreError, room_needed};
 use serde_json::{Value, json};
 
 use crate::args::IngestArgs;
@@ -39,7 +39,7 @@ pub(crate) fn tell(
     let needs = std::iter::once(needed.own_bytes).chain(needed.stripe_bytes);
     let places =
         folders.zip(needs).map(|(folder, bytes)| place(folder, bytes)).collect::<Outcome<Vec<_>>>()?;
-    let done_bytes = done_bytes(target);
+    let done_bytes = done_bytes(opened, target)?;
     let is_measured_later = args.stripe.iter().any(|stripe| stripe.weight.is_none());
 
     let mut stdout = io::stdout().lock();
@@ -114,8 +114,23 @@ fn place(folder: PathBuf, needed_bytes: u64) -> Outcome<Place> {
     Ok(Place { folder, needed_bytes, free_bytes })
 }
 
-/// How far an ingest of this target came that was stopped.
-fn done_bytes(target: &Path) -> Option<u64> {
-    let journal = stores::json_of(&target.with_added_extension("partial").join(stores::JOURNAL))?;
-    journal.get("offset_bytes").and_then(Value::as_u64)
+/// How far an ingest of this target came that was stopped; an error when it was begun with another source, with which the
+/// ingest would not go on.
+fn done_bytes(opened: &Opened, target: &Path) -> Outcome<Option<u64>> {
+    let folder = target.with_added_extension("partial");
+    let Some(journal) = stores::json_of(&folder.join(stores::JOURNAL)) else { return Ok(None) };
+    let begun = journal.get("task").and_then(|task| task.get("stamps")).cloned();
+    let begun: Option<Vec<SourceStamp>> = begun.and_then(|stamps| serde_json::from_value(stamps).ok());
+    let now: Result<Vec<_>, _> = opened.files.iter().map(|file| file.stamp()).collect();
+    let now = now.map_err(StoreError::from)?;
+    if let Some(begun) = begun
+        && !(begun.len() == now.len() && begun.iter().zip(&now).all(|(begun, now)| begun.is_same(now)))
+    {
+        let in_words =
+            |stamps: &[SourceStamp]| stamps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(
+            StoreError::SourceOther { path: folder, begun: in_words(&begun), now: in_words(&now) }.into()
+        );
+    }
+    Ok(journal.get("offset_bytes").and_then(Value::as_u64))
 }

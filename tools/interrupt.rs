@@ -7,8 +7,8 @@
 //! gives no default; no path that is half made is left behind by either.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -38,6 +38,8 @@ pub(crate) fn install() {
             }
         })
     });
+    // Its default ends the program where a file reaches `ulimit -f`; with a handler the write fails, and is reported.
+    let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     if let Err(error) = started {
         note(&format!("Ctrl-C will end the program at once: {error}"));
     }

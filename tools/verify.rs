@@ -250,8 +250,8 @@ enum Verdict {
     AsPinned,
     /// As it was before.
     AsBefore,
-    /// There is nothing to compare with.
-    First,
+    /// There is nothing to compare with; whether there will be the next time.
+    First { is_remembered: bool },
     /// Not what was asked for.
     NotAsGiven(Sha256Digest),
     /// Not what it was, though nobody wrote to the file.
@@ -262,7 +262,7 @@ enum Verdict {
 
 impl Verdict {
     fn is_right(&self) -> bool {
-        matches!(self, Self::AsGiven | Self::AsPinned | Self::AsBefore | Self::First)
+        matches!(self, Self::AsGiven | Self::AsPinned | Self::AsBefore | Self::First { .. })
     }
 
     fn text(&self) -> String {
@@ -270,7 +270,10 @@ impl Verdict {
             Self::AsGiven => "as given".to_owned(),
             Self::AsPinned => "as the hub's file of this name is known to be".to_owned(),
             Self::AsBefore => "as it was before".to_owned(),
-            Self::First => "nothing to compare it with; it is remembered for the next time".to_owned(),
+            Self::First { is_remembered: true } => {
+                "nothing to compare it with; it is remembered for the next time".to_owned()
+            }
+            Self::First { is_remembered: false } => "nothing to compare it with".to_owned(),
             Self::NotAsGiven(wanted) => {
                 format!("damaged or another file: the SHA-256 should be {wanted}; fetch it again")
             }
@@ -312,7 +315,7 @@ fn judge(
         (Some(wanted), ..) => Verdict::NotAsGiven(wanted),
         (None, Some(pinned), _) if pinned == found => Verdict::AsPinned,
         (None, Some(wanted), _) => Verdict::NotAsGiven(wanted),
-        (None, None, None) => Verdict::First,
+        (None, None, None) => Verdict::First { is_remembered: true },
         (None, None, Some(known)) if known.sha256 == found => Verdict::AsBefore,
         (None, None, Some(known)) if known.is_unchanged => Verdict::Rotten(known.sha256),
         (None, None, Some(known)) => Verdict::Changed(known.sha256),
@@ -328,11 +331,15 @@ fn sum(
     let known = known(file)?;
     let read_from = SystemTime::now();
     let (sha256, stamp) = told(sha256_of_file(file, progress))?;
-    let verdict = judge(sha256, given, pinned(file, stamp.len_bytes()), known);
+    let mut verdict = judge(sha256, given, pinned(file, stamp.len_bytes()), known);
     if verdict.is_right() {
         // Not to remember costs time the next time, and nothing else.
-        if let Some(Err(error)) = digest::notes().map(|notes| notes.remember(&stamp, sha256, read_from)) {
+        let kept = digest::notes().map(|notes| notes.remember(&stamp, sha256, read_from));
+        if let Some(Err(error)) = &kept {
             note(&format!("its SHA-256 is not remembered: {error}"));
+        }
+        if let Verdict::First { is_remembered } = &mut verdict {
+            *is_remembered = matches!(kept, Some(Ok(_)));
         }
     }
     Ok(Summed { sha256, len_bytes: stamp.len_bytes(), verdict })
@@ -433,7 +440,7 @@ mod tests {
             "then the pin"
         );
         assert!(!is_right(None, Some(other), known(found, true)), "also against what was remembered");
-        assert!(matches!(judge(found, None, None, None), Verdict::First), "nothing known");
+        assert!(matches!(judge(found, None, None, None), Verdict::First { .. }), "nothing known");
         assert!(matches!(judge(found, None, None, known(found, false)), Verdict::AsBefore), "touched");
         assert!(matches!(judge(found, None, None, known(other, true)), Verdict::Rotten(_)), "not touched");
         assert!(matches!(judge(found, None, None, known(other, false)), Verdict::Changed(_)), "changed");

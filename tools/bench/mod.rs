@@ -132,6 +132,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if args.record_routes.is_some() && has_several {
         return Err(Failure::usage("--record-routes takes one model, one chunk size and one pool size"));
     }
+    args.pictures.check()?;
     let mut outputs = Outputs {
         out: Printer::new(args.output, io::stdout()),
         err: args.output_err.map(|format| Printer::new(format, io::stderr())),
@@ -177,6 +178,7 @@ fn run_model(
     let source = Source::open(&model.path).map_err(|error| about(error.into()))?;
     let config = FlintConfig::from_gguf(source.gguf()).map_err(|error| about(error.into()))?;
     let context = context_len(cases, engine_args, &config)?;
+    args.pictures.check_context(context)?;
     let driven = args.routes.as_deref().map(|path| routes::load(path, &config, args.seed)).transpose()?;
     let total = config.moe_layer_count() * config.expert_count;
     let pools: Vec<Option<u32>> = match &args.sweep {

@@ -68,7 +68,13 @@ pub(super) fn save(
         source,
         expansion: None,
     };
-    trace.save(path).map_err(|error| Failure::because(Exit::Failed, "--record-routes", &error))
+    trace.save(path).map_err(|error| {
+        let exit = match &error {
+            RouteError::File { cause, .. } => Exit::of_io(cause),
+            _ => Exit::Failed,
+        };
+        Failure::because(exit, "--record-routes", &error)
+    })
 }
 
 /// A trace that cannot be read is a wrong argument.

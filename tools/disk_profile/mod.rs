@@ -41,7 +41,7 @@ use args::Engine;
 use facts::Facts;
 use findings::Seen;
 use latency::Latency;
-use rows::{Rows, Wanted};
+use rows::{Rows, Wanted, depth_of};
 use schedule::{MIDDLE_DEPTH, Step};
 use uploads::Uploader;
 
@@ -233,17 +233,33 @@ impl<'a> Session<'a> {
 
     fn step(&mut self, step: Step, time: Duration) -> Outcome {
         let wanted = self.wanted(step.engine, step.pattern, step.depth, time);
-        let row = match step.block_bytes {
-            None => self.rows.row(&self.target.records, &wanted, None)?,
-            Some(block_bytes) => {
-                let time = if self.total > 1 { time.mul_f64(OTHER_SHARE) } else { time };
-                let wanted = Wanted { is_record: false, time, ..wanted };
-                self.rows.row(&self.target.blocks(block_bytes), &wanted, None)?
-            }
-        };
-        self.measured.extend(row);
+        if !self.is_measured(step) {
+            let row = match step.block_bytes {
+                None => self.rows.row(&self.target.records, &wanted, None)?,
+                Some(block_bytes) => {
+                    let time = if self.total > 1 { time.mul_f64(OTHER_SHARE) } else { time };
+                    let wanted = Wanted { is_record: false, time, ..wanted };
+                    self.rows.row(&self.target.blocks(block_bytes), &wanted, None)?
+                }
+            };
+            self.measured.extend(row);
+        }
         self.step_done();
         Ok(())
+    }
+
+    /// Whether its row is there: where little is to be read, several depths are the same one.
+    fn is_measured(&self, step: Step) -> bool {
+        let blocks = step.block_bytes.map(|block_bytes| self.target.blocks(block_bytes));
+        let space = blocks.as_ref().unwrap_or(&self.target.records);
+        let (block_bytes, depth) = (space.block_bytes(), depth_of(space, step.depth));
+        self.measured.iter().any(|row| {
+            (row.engine, row.pattern, row.is_record)
+                == (step.engine, step.pattern, step.block_bytes.is_none())
+                && (row.block_bytes, row.depth) == (block_bytes, depth)
+                && row.part.is_none()
+                && !row.with_uploads
+        })
     }
 
     fn burst(&mut self, records: u32, time: Duration) -> Outcome {

@@ -32,6 +32,12 @@ pub(super) struct Wanted {
     pub(super) with_uploads: bool,
 }
 
+/// The depth that a row has of the one that is wanted: no more blocks than there are, nor than have buffers.
+pub(super) fn depth_of(space: &Space, wanted: u32) -> u32 {
+    let most = space.len().min(BUFFERS_BYTES_MAX / space.block_bytes().max(1)).max(1);
+    wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
+}
+
 /// Measures rows of one target, and keeps what all of them have to say.
 pub(super) struct Rows<'a> {
     target: &'a Target,
@@ -79,8 +85,7 @@ impl<'a> Rows<'a> {
             return Ok(None);
         }
         let order = self.order(wanted.pattern, space.len());
-        let depth_max = space.len().min(BUFFERS_BYTES_MAX / space.block_bytes().max(1)).max(1);
-        let depth = wanted.depth.min(u32::try_from(depth_max).unwrap_or(u32::MAX));
+        let depth = depth_of(space, wanted.depth);
         let is_cached = !wanted.engine.is_direct() || !self.target.is_direct();
         let blocks = if is_cached { space.len() } else { u64::MAX };
         let until = Until { time: wanted.time, blocks };

@@ -26,6 +26,8 @@ pub(super) struct Header {
     pub(super) gguf: Gguf,
     /// Its path, if it is on a drive.
     pub(super) path: Option<PathBuf>,
+    /// What its store will be called, if it is somewhere else: nothing runs it before an ingest.
+    pub(super) store: Option<String>,
     /// Its tables, if it is on a drive.
     pub(super) source: Option<Source>,
     /// Holds a folder that lives as long as this process.
@@ -57,6 +59,7 @@ pub(super) fn read(args: &PlanArgs) -> Outcome<Header> {
         },
         gguf: source.gguf().clone(),
         path: Some(found.path),
+        store: None,
         source: Some(source),
         _temporary: found._temporary,
     })
@@ -76,7 +79,8 @@ fn remote(name: &SourceName) -> Outcome<Header> {
         SourceName::Hub(_) => "hub",
         _ => "http",
     };
-    Ok(Header { shown, kind, gguf, path: None, source: None, _temporary: None })
+    let store = Some(name.stem());
+    Ok(Header { shown, kind, gguf, path: None, store, source: None, _temporary: None })
 }
 
 /// Fetches the beginning of a file until the header is whole: twice as much each time.

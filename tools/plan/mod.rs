@@ -251,7 +251,8 @@ impl Report {
 
     /// What to say on the command line for this plan.
     fn flags(&self) -> Vec<String> {
-        let mut flags = vec!["--model".to_owned(), self.header.shown.clone()];
+        let model = self.header.store.as_ref().unwrap_or(&self.header.shown);
+        let mut flags = vec!["--model".to_owned(), model.clone()];
         let mut flag = |name: &str, value: Option<String>| {
             if let Some(value) = value {
                 flags.extend([name.to_owned(), value]);

@@ -73,7 +73,11 @@ impl Report {
         for basis in self.basis() {
             let _ = writeln!(text, "  {basis}");
         }
-        let _ = writeln!(text, "to run this plan\n  flint-rt chat {}", shell(&self.flags()));
+        text.push_str("to run this plan\n");
+        if self.header.store.is_some() {
+            let _ = writeln!(text, "  flint-rt ingest {}", shell(std::slice::from_ref(&self.header.shown)));
+        }
+        let _ = writeln!(text, "  flint-rt chat {}", shell(&self.flags()));
         if self.plan.pool_slots < self.plan.expert_total && !self.is_bound_by_bindings() {
             let _ = writeln!(
                 text,

@@ -23,10 +23,11 @@ mod trace;
 mod words;
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args as ArgsOf;
+use flint_rt::disk::DiskError;
 use flint_rt::disk::profile::DriveProfile;
 use flint_rt::engine::EngineError;
 
@@ -69,6 +70,22 @@ pub(crate) struct PictureArgs {
 }
 
 impl PictureArgs {
+    /// Whether they can be written, asked before anything is measured for them.
+    pub(crate) fn check(&self) -> Outcome {
+        self.report.iter().chain(&self.trace).try_for_each(|path| check(path))
+    }
+
+    /// What a context of so many tokens is too short for; the page does without.
+    pub(crate) fn check_context(&self, context: u32) -> Outcome {
+        if self.trace.is_some() && context < pass::CONTEXT_MIN {
+            return Err(Failure::usage(format!(
+                "--trace: a context of {context} tokens is too short for a timeline: give --ctx-size {PASS_TOKENS}, or a \
+                 longer test"
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether any of them is given.
     pub(crate) fn are_wanted(&self) -> bool {
         self.report.is_some() || self.trace.is_some()
@@ -115,13 +132,52 @@ pub(crate) fn run(args: &ReportArgs) -> Outcome {
         }
         None => None,
     };
+    let is_output = |path: &&PathBuf| {
+        let whole = |path: &Path| fs::canonicalize(path).ok();
+        whole(path).is_some() && whole(path) == whole(&args.output)
+    };
+    if std::iter::once(&args.result).chain(&args.profile).chain(&args.timeline).any(|path| is_output(&path)) {
+        return Err(Failure::usage("it is what the page is made of: name another file with -o")
+            .about(args.output.display().to_string()));
+    }
     let material = Material { rows: &rows, profile: profile.as_ref(), recorded: recorded.as_ref() };
     write(&args.output, &page(&material))
 }
 
+/// Whether `path` can be written: by opening what is there, else by a file without a name in its folder. A model is never
+/// what is to be replaced.
+fn check(path: &Path) -> Outcome {
+    let failed = |error: io::Error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error);
+    if !path.exists() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return tempfile::tempfile_in(folder).map(drop).map_err(failed);
+    }
+    if path.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    if !path.is_file() {
+        // A pipe's reader would take the look for the end.
+        return Ok(());
+    }
+    fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let mut magic = [0; 4];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    if read.is_ok() && magic == *b"GGUF" {
+        return Err(Failure::usage(format!("{}: is a model, and is left as it is", path.display())));
+    }
+    Ok(())
+}
+
 fn write(path: &Path, text: &str) -> Outcome {
-    fs::write(path, text)
-        .map_err(|error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error))
+    check(path)?;
+    let is_new = !path.exists();
+    fs::write(path, text).map_err(|error| {
+        if is_new {
+            // Half a file is of no use; the error that led here is the one to report.
+            let _ = fs::remove_file(path);
+        }
+        Failure::because(Exit::of_io(&error), path.display().to_string(), &error)
+    })
 }
 
 fn read(path: &Path) -> Outcome<String> {
@@ -139,6 +195,14 @@ fn read(path: &Path) -> Outcome<String> {
 }
 
 fn read_profile(path: &Path) -> Outcome<DriveProfile> {
-    let profile = DriveProfile::read(path).map_err(EngineError::from)?;
+    let profile = match DriveProfile::read(path) {
+        Err(DiskError::ProfileInvalid { why, .. }) => {
+            return Err(Failure::usage(format!(
+                "{}: not what disk-profile prints as json: {why}",
+                path.display()
+            )));
+        }
+        read => read.map_err(EngineError::from)?,
+    };
     profile.ok_or_else(|| Failure::usage(format!("{}: there is no such file", path.display())))
 }

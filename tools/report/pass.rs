@@ -14,8 +14,10 @@ use crate::terminal::Bar;
 
 /// Tokens of the pass in all: a prompt that fills slots, some to settle, and those that are recorded.
 pub(crate) const PASS_TOKENS: u32 = 64;
+/// The shortest context of which a part can be the prompt.
+pub(super) const CONTEXT_MIN: u32 = 4;
 /// Shares of them that go before what is recorded.
-const PROMPT_PART: usize = 4;
+const PROMPT_PART: usize = CONTEXT_MIN as usize;
 const SETTLE_PART: usize = 4;
 
 struct Stop;

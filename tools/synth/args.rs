@@ -20,7 +20,13 @@ pub(crate) struct SynthArgs {
     #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
     pub(crate) store_dir: Option<PathBuf>,
     /// Spread a store's experts over these drives, as `ingest` does: DIR[=WEIGHT],...
-    #[arg(long, value_name = "DIR[=WEIGHT]", value_delimiter = ',', requires = "store")]
+    #[arg(
+        long,
+        value_name = "DIR[=WEIGHT]",
+        value_delimiter = ',',
+        requires = "store",
+        conflicts_with = "target"
+    )]
     pub(crate) stripe: Vec<Stripe>,
     /// The dimensions.
     #[arg(long, value_enum)]

@@ -13,6 +13,8 @@ use crate::exit::{Exit, Failure};
 pub(super) enum SynthError {
     #[error("{} is there already: choose another name, or replace it with --force", path.display())]
     Exists { path: PathBuf },
+    #[error("{} is no regular file, and is left as it is: choose another name", path.display())]
+    NoFile { path: PathBuf },
     #[error("{} is being written by another process", path.display())]
     Busy { path: PathBuf },
     #[error("{} has {} free, and {} are needed", folder.display(), display_bytes(*.free_bytes), display_bytes(*.needed_bytes))]
@@ -62,7 +64,10 @@ impl From<SynthError> for Failure {
             | SynthError::DriveFull { .. }
             | SynthError::Memory(_)
             | SynthError::Thread(_) => Exit::Memory,
-            SynthError::Exists { .. } | SynthError::Busy { .. } | SynthError::Io { .. } => Exit::Failed,
+            SynthError::Exists { .. }
+            | SynthError::NoFile { .. }
+            | SynthError::Busy { .. }
+            | SynthError::Io { .. } => Exit::Failed,
             SynthError::Stopped => return Self::Interrupted,
         };
         Self::because(exit, "synth", &error)

@@ -100,9 +100,8 @@ pub(super) fn write(
 
 fn check_target(target: &Path, options: Options) -> Result<(), SynthError> {
     match fs::symlink_metadata(target) {
-        Ok(found) if !found.is_file() || !options.replaces => {
-            Err(SynthError::Exists { path: target.to_owned() })
-        }
+        Ok(found) if !found.is_file() => Err(SynthError::NoFile { path: target.to_owned() }),
+        Ok(_) if !options.replaces => Err(SynthError::Exists { path: target.to_owned() }),
         _ => Ok(()),
     }
 }
