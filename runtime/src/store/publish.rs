@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::store::drive::{Drive, Entry, LockAnswer};
-use crate::store::error::{StoreError, io_error};
+use crate::store::error::{StoreError, folder_error, io_error};
 use crate::store::journal::{JOURNAL_NAME, PIECES_NAME};
 use crate::store::manifest::is_plain_name;
 
@@ -201,7 +201,7 @@ fn take_lock(drive: &dyn Drive, folder: &Path) -> Result<Box<dyn Any + Send>, St
             Some(_) => return Err(StoreError::TargetExists { path: folder.to_owned() }),
             None => match drive.create_folder(folder) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(io_error("make the folder", folder)(error));
+                    return Err(folder_error(folder)(error));
                 }
                 _ => {}
             },
