@@ -62,6 +62,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
         note(&format!("{} is a store of this file already", target.display()));
         return done(json!({ "source_sha256": in_words(&sha256_of(&there)) }), false);
     }
+    stripes::check(&args.stripe)?;
     if args.dry_run {
         return dry_run::tell(args, &name, &opened, &gguf, &target);
     }
@@ -204,7 +205,13 @@ pub(crate) fn with_bar(
 /// Makes the folder in which the store `target` will be.
 pub(crate) fn make_folder(target: &Path) -> Outcome {
     let Some(dir) = target.parent() else { return Ok(()) };
-    let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
+    let failed = |error: io::Error| {
+        let what = format!(
+            "{}: no folder for stores can be made there; name another with --store-dir",
+            dir.display()
+        );
+        Failure::because(Exit::of_io(&error), what, &error)
+    };
     std::fs::create_dir_all(dir).map_err(failed)
 }
 
