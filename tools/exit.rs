@@ -160,7 +160,15 @@ fn chain(error: &dyn Error) -> String {
         }
         cause = error.source();
     }
-    text
+    with_limit(text)
+}
+
+/// Names the limit that is behind too many open files, which no drive and no model is at fault for.
+fn with_limit(text: String) -> String {
+    match text.contains(&format!("(os error {})", libc::EMFILE)) {
+        true => format!("{text}; raise the process's limit of open files (ulimit -n)"),
+        false => text,
+    }
 }
 
 fn one_line(text: &str) -> String {
@@ -359,6 +367,16 @@ mod tests {
         assert_eq!(of(io::ErrorKind::StorageFull), Some(Exit::Memory));
         assert_eq!(of(io::ErrorKind::PermissionDenied), Some(Exit::Failed));
         assert_eq!(of(io::ErrorKind::BrokenPipe), None);
+    }
+
+    #[test]
+    fn too_many_open_files_name_their_limit() {
+        let of = |code: i32| {
+            let source = io::Error::from_raw_os_error(code);
+            chain(&StoreError::Io { action: "lock", path: "lock".into(), source })
+        };
+        assert!(of(libc::EMFILE).ends_with("(ulimit -n)"), "{}", of(libc::EMFILE));
+        assert!(!of(libc::EACCES).contains("ulimit"), "{}", of(libc::EACCES));
     }
 
     #[test]

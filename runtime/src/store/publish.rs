@@ -185,7 +185,11 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
 }
 
 pub(super) fn sync_folder(drive: &dyn Drive, folder: &Path) -> Result<(), StoreError> {
-    drive.sync_folder(folder).map_err(|source| StoreError::SyncFailed { path: folder.to_owned(), source })
+    drive.sync_folder(folder).map_err(|source| match source.raw_os_error() {
+        // It was not even opened, so the drive is not to blame.
+        Some(libc::EMFILE) => io_error("open the folder", folder)(source),
+        _ => StoreError::SyncFailed { path: folder.to_owned(), source },
+    })
 }
 
 pub(super) fn entry(drive: &dyn Drive, path: &Path) -> Result<Option<Entry>, StoreError> {
