@@ -62,7 +62,6 @@ fn ingest(args: &IngestArgs) -> Outcome {
         note(&format!("{} is a store of this file already", target.display()));
         return done(json!({ "source_sha256": in_words(&sha256_of(&there)) }), false);
     }
-    stripes::check(&args.stripe)?;
     if args.dry_run {
         return dry_run::tell(args, &name, &opened, &gguf, &target);
     }
@@ -72,6 +71,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
              --force-unverified"
         )));
     }
+    stripes::check(&args.stripe)?;
     make_folder(&target)?;
     let ingest_options = IngestOptions {
         sha256: opened.sha256.unwrap_or_default(),
