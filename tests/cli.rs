@@ -217,7 +217,7 @@ fn a_fault_of_a_variable_names_it_and_an_empty_one_is_unset() {
 fn help_that_cannot_be_written_is_a_failure() {
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else { return };
     let mut child = Home::new().command(&["--help"]).stdout(full).spawn().unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(child.wait().unwrap().code(), Some(5), "there is no room");
 }
 
 #[test]
@@ -799,6 +799,56 @@ fn a_dry_run_says_what_an_ingest_would_do_and_writes_nothing() {
     let journal = serde_json::json!({ "task": { "stamps": [stamp] }, "offset_bytes": 5 });
     std::fs::write(begun.join("journal.json"), journal.to_string()).unwrap();
     home.run(&["ingest", MODEL, "--name", "begun", "--dry-run"]).refuses(1, "was begun with http://x/y.gguf");
+    // Room that is taken is not asked for again; who is at work in the folder is named.
+    std::fs::remove_file(begun.join("journal.json")).unwrap();
+    std::fs::create_dir(begun.join("store")).unwrap();
+    std::fs::write(begun.join("store/dense.bin"), vec![7; 1 << 20]).unwrap();
+    let lock = std::fs::File::create(begun.join("lock")).unwrap();
+    let planned =
+        home.run(&["ingest", MODEL, "--name", "begun", "--dry-run", "--json"]).gives(0).last_event();
+    assert!(planned["places"][0]["taken_bytes"].as_u64() >= Some(1 << 20), "{planned}");
+    let me = format!("process {}", std::process::id());
+    assert!(planned["running"][0].as_str().unwrap().contains(&me), "{planned}");
+    let ran = home.run(&["ingest", MODEL, "--name", "begun", "--dry-run"]).gives(0);
+    assert!(ran.stdout.contains("is running") && ran.stdout.contains("are taken"), "{}", ran.stdout);
+    drop(lock);
+    let ran = home.run(&["ingest", MODEL, "--name", "begun", "--dry-run"]).gives(0);
+    assert!(!ran.stdout.contains("is running"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_place_that_takes_no_store_is_no_fault_of_the_model() {
+    let home = Home::new();
+    let there = home.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    for weight in ["", "=1"] {
+        let stripes = format!("nowhere{weight},{}{weight}", there.display());
+        home.run(&["ingest", MODEL, "--stripe", &stripes]).refuses(1, "make it, or mount its drive");
+    }
+    assert!(!home.path().join("data").exists(), "a folder was made");
+    home.run(&["ingest", MODEL, "--store-dir", "/proc"]).refuses(1, "takes no folders");
+    home.run(&["ingest", MODEL, "--store-dir", "/proc/x"]).refuses(1, "name another with --store-dir");
+    let limited = "ulimit -n 8; exec \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", limited, env!("CARGO_BIN_EXE_flint-rt"), "ingest", MODEL, "--store-dir"]).arg(&there);
+    Ran::new(shell.stdin(Stdio::null()).output().unwrap()).refuses(1, "ulimit -n");
+}
+
+#[test]
+fn a_damaged_store_names_its_repair() {
+    let home = Home::new();
+    home.run(&["ingest", MODEL]).gives(0);
+    let store = home.path().join("data/flint-rt/flint-nano-q4_1");
+    let open = |name: &str| std::fs::File::options().write(true).open(store.join(name)).unwrap();
+    open("experts.bin").set_len(100).unwrap();
+    home.run(&["info", "-m", "flint-nano-q4_1"]).refuses(3, "--repair SOURCE.gguf");
+    std::fs::remove_file(store.join("dense.bin")).unwrap();
+    home.run(&["info", "-m", "flint-nano-q4_1"]).refuses(3, "--repair SOURCE.gguf");
+    home.run(&["verify", "flint-nano-q4_1", "--repair", MODEL]).gives(0);
+    open("manifest.json").set_len(100).unwrap();
+    home.run(&["info", "-m", "flint-nano-q4_1"]).refuses(3, "remove the store");
+    home.run(&["remove", "flint-nano-q4_1", "--yes"]).gives(0);
+    home.run(&["ingest", MODEL]).gives(0);
 }
 
 #[test]

@@ -345,6 +345,10 @@ fn what_makes_no_sense_is_refused_by_name() {
         &["--engine", "dma"],
         &["-o", "yaml"],
         &["-o", "csv", "--json"],
+        &["--full", "--engine", "pool"],
+        &["--full", "--depth", "4"],
+        &["--full", "--block", "4096"],
+        &["--full", "--sequential"],
     ] {
         home.run(&[&[file.as_str()], wrong].concat()).gives(2);
     }

@@ -396,6 +396,11 @@ fn plan_lowers_what_does_not_fit_and_refuses_only_what_cannot_run() {
     home.run(&["plan", MODEL, "--ctx-size", "0"]).refuses(2, "context size");
     home.run(&["plan", "/nowhere/model.gguf"]).refuses(3, "/nowhere/model.gguf");
     home.run(&["plan", MODEL, "--measure=/nowhere"]).refuses(2, "/nowhere");
+    // The flag that it names is not one of plan's, and it says whose.
+    let small = home.0.path().join("small.bin");
+    fs::write(&small, [7; 1000]).unwrap();
+    let measure = format!("--measure={}", small.display());
+    home.run(&["plan", MODEL, &measure]).refuses(2, "name a longer file, or give `flint-rt disk-profile`");
     for wrong in [&["--drive-rate", "0"][..], &["--drive-rate", "fast"], &["--seconds", "3"]] {
         home.run(&[&["plan", MODEL], wrong].concat()).gives(2);
     }

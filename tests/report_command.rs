@@ -123,8 +123,23 @@ fn what_is_no_result_is_refused_by_name() {
         assert_eq!(fs::read(home.path().join(output)).unwrap(), before, "{output}");
     }
     // A place that cannot be written is said before anything is measured.
-    for flag in ["--report", "--trace"] {
+    for flag in ["--report", "--trace", "--record-routes"] {
         assert_eq!(run(&home, &["bench", flag, "no/file", "-m", "nowhere"]).status.code(), Some(1), "{flag}");
     }
+    // A store's files are a model, too, whatever their names end in.
+    fs::create_dir(home.path().join("store")).unwrap();
+    for name in ["manifest.json", "header.bin", "dense.bin", "experts.bin"] {
+        fs::write(home.path().join("store").join(name), "of a store").unwrap();
+    }
+    for name in ["manifest.json", "experts.bin", "new.json"] {
+        let path = format!("store/{name}");
+        for flag in ["--report", "--trace", "--record-routes"] {
+            let ran = run(&home, &["bench", flag, &path, "-m", "nowhere"]);
+            assert_eq!(ran.status.code(), Some(2), "{flag} {path}");
+        }
+        assert_eq!(run(&home, &["report", "rows.json", "-o", &path]).status.code(), Some(2), "{path}");
+    }
+    assert_eq!(fs::read(home.path().join("store/manifest.json")).unwrap(), b"of a store");
+    assert!(!home.path().join("store/new.json").exists());
     assert_eq!(run(&home, &["report", "rows.json", "-o", "out.html"]).status.code(), Some(0));
 }

@@ -189,7 +189,7 @@ fn other_versions_formats_and_fields_are_refused_with_the_way_out() {
             text.replacen("\"version\": 2", &format!("\"checksums\": [],\n  \"version\": {version}"), 1);
         let error = refused(&newer);
         assert!(matches!(error, StoreError::ManifestVersion { found, .. } if found == version), "{error}");
-        assert!(error.to_string().contains("ingest the model again"), "{error}");
+        assert!(error.to_string().contains("remove the store, and ingest the model again"), "{error}");
     }
     let error = refused(&text.replacen("flint-rt store", "another store", 1));
     assert!(matches!(error, StoreError::ManifestFormat { .. }), "{error}");
@@ -232,7 +232,7 @@ fn a_store_of_the_first_version_is_refused_with_the_way_out() {
     fs::write(small.store.join(MANIFEST_NAME), first).unwrap();
     let refused = Source::open(&small.store).unwrap_err();
     assert!(matches!(refused, StoreError::ManifestVersion { found: 1, known: 2, .. }), "{refused}");
-    assert!(refused.to_string().contains("ingest the model again"), "{refused}");
+    assert!(refused.to_string().contains("remove the store, and ingest the model again"), "{refused}");
 }
 
 /// D5, as far as it is the store's: a flipped bit of any tensor or record is another sum, and another leaf.

@@ -24,8 +24,10 @@ pub(crate) fn find(dir: Option<PathBuf>, choice: Option<SourceChoice>) -> Outcom
 
 #[cfg(feature = "bundled-model")]
 mod embedded {
+    use std::fs::File;
     use std::io::{self, Write};
     use std::path::{Path, PathBuf};
+    use std::time::Duration;
 
     use flint_rt::store::{IngestOptions, Sha256Digest, Source, StoreError};
 
@@ -45,6 +47,12 @@ mod embedded {
     /// The name of its store, and with an ending of its file.
     const NAME: &str = "flint-nano-q4_1";
 
+    /// How the names of folders for one run begin.
+    const TEMPORARY: &str = "flint-rt-bundled-";
+
+    /// The age from which such a folder without a lock is of a run that was killed.
+    const LEFT_AFTER: Duration = Duration::from_secs(60);
+
     /// What a store consists of, in every version so far.
     const STORE_FILES: [&str; 4] = ["manifest.json", "header.bin", "dense.bin", "experts.bin"];
 
@@ -57,13 +65,40 @@ mod embedded {
                 Err(place) => place.text,
             },
         };
-        let temporary = tempfile::Builder::new().prefix("flint-rt-").tempdir().map_err(|error| {
+        remove_left(&std::env::temp_dir());
+        let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir().map_err(|error| {
             Failure::because(Exit::of_io(&error), format!("{reason}; and no temporary folder"), &error)
         })?;
+        if let Ok(folder) = File::open(temporary.path())
+            && folder.try_lock_shared().is_ok()
+        {
+            // Until the process ends, however it does.
+            std::mem::forget(folder);
+        }
         let working = Working::begin(temporary.path().to_owned());
         note(&format!("{reason}: using {} for this run only", temporary.path().display()));
         let path = place(temporary.path(), choice).map_err(|place| Failure::new(place.exit, place.text))?;
         Ok(Found { path, _temporary: Some((temporary, working)) })
+    }
+
+    /// Removes from `dir` the folders of runs that were killed: nobody holds their lock, and they are not just being made.
+    /// What cannot be removed stays; it is in nobody's way.
+    fn remove_left(dir: &Path) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let is_of_run = entry.file_name().to_string_lossy().starts_with(TEMPORARY)
+                && entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let is_old = || {
+                let changed = entry.metadata().and_then(|folder| folder.modified());
+                changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_AFTER))
+            };
+            if is_of_run
+                && is_old()
+                && let Ok(folder) = File::open(entry.path())
+                && folder.try_lock().is_ok()
+            {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// Why the model cannot be in a folder, and the exit code of that.
@@ -193,6 +228,29 @@ mod embedded {
         #[test]
         fn the_embedded_bytes_are_those_of_the_digest() {
             assert_eq!(Sha256Digest::of(BYTES).to_string(), SHA256);
+        }
+
+        #[test]
+        fn only_what_a_killed_run_left_is_removed() {
+            let dir = tempfile::tempdir().unwrap();
+            let make = |name: &str, age: u64| {
+                let path = dir.path().join(name);
+                std::fs::create_dir(&path).unwrap();
+                std::fs::write(path.join("file"), "bytes").unwrap();
+                let folder = File::open(&path).unwrap();
+                folder.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+                (path, folder)
+            };
+            let (killed, _) = make("flint-rt-bundled-killed", 3600);
+            let (other, _) = make("flint-rt-of-a-user", 3600);
+            let (fresh, _) = make("flint-rt-bundled-fresh", 0);
+            let (running, lock) = make("flint-rt-bundled-running", 3600);
+            lock.try_lock_shared().unwrap();
+            remove_left(dir.path());
+            assert!(!killed.exists(), "it stayed");
+            for path in [other, fresh, running] {
+                assert!(path.join("file").exists(), "{path:?} is gone");
+            }
         }
 
         #[test]

@@ -15,13 +15,35 @@ use crate::args::IngestArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::source::{Opened, SourceName};
 use crate::stores;
+use crate::stripes::Stripe;
 use crate::terminal::escaped_line;
 
 /// A folder that is to get files.
 struct Place {
     folder: PathBuf,
     needed_bytes: u64,
+    /// What an unfinished ingest has taken of that already, reserved room included.
+    taken_bytes: u64,
     free_bytes: u64,
+}
+
+impl Place {
+    /// Room that is still to be taken.
+    fn missing_bytes(&self) -> u64 {
+        self.needed_bytes.saturating_sub(self.taken_bytes)
+    }
+
+    fn in_words(&self) -> String {
+        let (missing, free) = (display_bytes(self.missing_bytes()), display_bytes(self.free_bytes));
+        let folder = self.folder.display();
+        match self.taken_bytes {
+            0 => format!("{folder}: {missing} needed, {free} free"),
+            taken => format!(
+                "{folder}: {missing} needed beside {} that are taken, {free} free",
+                display_bytes(taken)
+            ),
+        }
+    }
 }
 
 /// Says it; an error when there is too little room.
@@ -37,8 +59,16 @@ pub(crate) fn tell(
     let own = target.parent().unwrap_or(target).to_owned();
     let folders = std::iter::once(own).chain(args.stripe.iter().map(|stripe| stripe.folder.clone()));
     let needs = std::iter::once(needed.own_bytes).chain(needed.stripe_bytes);
+    let working = target.with_added_extension("partial");
+    let stem = target.file_name().unwrap_or_default();
+    let of_stripe = |stripe: &Stripe| {
+        stripe.folder.join(stem).with_added_extension("stripe").with_added_extension("partial")
+    };
+    let begun = std::iter::once(working.join(stores::UNFINISHED)).chain(args.stripe.iter().map(of_stripe));
+    let places = folders.zip(needs).zip(begun);
     let places =
-        folders.zip(needs).map(|(folder, bytes)| place(folder, bytes)).collect::<Outcome<Vec<_>>>()?;
+        places.map(|((folder, bytes), begun)| place(folder, bytes, &begun)).collect::<Outcome<Vec<_>>>()?;
+    let workers = stores::workers(&working);
     let done_bytes = done_bytes(opened, target)?;
     let is_measured_later = args.stripe.iter().any(|stripe| stripe.weight.is_none());
 
@@ -53,10 +83,12 @@ pub(crate) fn tell(
             "remote": opened.is_remote,
             "sha256_known": opened.sha256.is_some(),
             "resumed_bytes": done_bytes,
+            "running": workers,
             "store": target.display().to_string(),
             "places": places.iter().map(|place| json!({
                 "folder": place.folder.display().to_string(),
                 "needed_bytes": place.needed_bytes,
+                "taken_bytes": place.taken_bytes,
                 "free_bytes": place.free_bytes,
             })).collect::<Vec<_>>(),
         });
@@ -68,7 +100,9 @@ pub(crate) fn tell(
         if opened.files.len() > 1 {
             line("", format!("in {} files", opened.files.len()))?;
         }
-        if let Some(bytes) = done_bytes {
+        if !workers.is_empty() {
+            line("", format!("an ingest of it is running: {}", workers.join(", ")))?;
+        } else if let Some(bytes) = done_bytes {
             line("", format!("{} of them are there from an ingest that was stopped", display_bytes(bytes)))?;
         }
         let vouched = match (opened.sha256.is_some(), opened.is_remote) {
@@ -79,8 +113,7 @@ pub(crate) fn tell(
         line("SHA-256", vouched.to_owned())?;
         line("store", target.display().to_string())?;
         for place in &places {
-            let (needed, free) = (display_bytes(place.needed_bytes), display_bytes(place.free_bytes));
-            line("room", format!("{}: {needed} needed, {free} free", place.folder.display()))?;
+            line("room", place.in_words())?;
         }
         if is_measured_later {
             line("", "the shares of the stripes are measured by the ingest; here they are equal".to_owned())?;
@@ -88,30 +121,23 @@ pub(crate) fn tell(
     }
     stdout.flush()?;
     drop(stdout);
-    // What was begun has its room already.
-    match places.iter().find(|place| done_bytes.is_none() && place.free_bytes < place.needed_bytes) {
+    match places.iter().find(|place| place.free_bytes < place.missing_bytes()) {
         None => Ok(()),
-        Some(place) => {
-            let (needed, free) = (display_bytes(place.needed_bytes), display_bytes(place.free_bytes));
-            let folder = place.folder.display();
-            Err(Failure::new(
-                Exit::Memory,
-                format!(
-                    "{folder}: {needed} needed, {free} free; make room, or name another folder with --store-dir"
-                ),
-            ))
-        }
+        Some(place) => Err(Failure::new(
+            Exit::Memory,
+            format!("{}; make room, or name another folder with --store-dir", place.in_words()),
+        )),
     }
 }
 
 /// The folder may not be there yet: then the room is that of the nearest one above it.
-fn place(folder: PathBuf, needed_bytes: u64) -> Outcome<Place> {
+fn place(folder: PathBuf, needed_bytes: u64, begun: &Path) -> Outcome<Place> {
     let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
     let there = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     let free = free_bytes(there);
     let free_bytes =
         free.map_err(|error| Failure::because(Exit::of_io(&error), there.display().to_string(), &error))?;
-    Ok(Place { folder, needed_bytes, free_bytes })
+    Ok(Place { folder, needed_bytes, taken_bytes: stores::taken_bytes(begun), free_bytes })
 }
 
 /// How far an ingest of this target came that was stopped; an error when it was begun with another source, with which the

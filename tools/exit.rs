@@ -160,7 +160,15 @@ fn chain(error: &dyn Error) -> String {
         }
         cause = error.source();
     }
-    text
+    with_limit(text)
+}
+
+/// Names the limit that is behind too many open files, which no drive and no model is at fault for.
+fn with_limit(text: String) -> String {
+    match text.contains(&format!("(os error {})", libc::EMFILE)) {
+        true => format!("{text}; raise the process's limit of open files (ulimit -n)"),
+        false => text,
+    }
 }
 
 fn one_line(text: &str) -> String {
@@ -172,7 +180,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::because(Exit::Failed, "the answer cannot be written", &error),
+            _ => Self::because(Exit::of_io(&error), "the answer cannot be written", &error),
         }
     }
 }
@@ -231,6 +239,8 @@ pub(crate) fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Gguf(error) => of_gguf(error),
         StoreError::Io { source, .. } => Exit::of_model_io(source),
+        // The target is at fault, not a model.
+        StoreError::TargetRefused { source, .. } => Exit::of_io(source),
         StoreError::NoSpace { .. }
         | StoreError::DriveFull { .. }
         | StoreError::Memory(_)
@@ -346,6 +356,27 @@ mod tests {
         let of = |reasons: &str| of_expert(&ExpertError::NoHostPath { reasons: reasons.to_owned() });
         assert_eq!(of("import: refused; copy: no memory for a probe read"), Exit::Memory);
         assert_eq!(of("import: no memory for a probe read; copy: the probe differs"), Exit::Device);
+    }
+
+    #[test]
+    fn a_full_drive_is_said_by_its_code_of_an_answer_too() {
+        let of = |kind: io::ErrorKind| match Failure::from(io::Error::from(kind)) {
+            Failure::Told { exit, .. } => Some(exit),
+            _ => None,
+        };
+        assert_eq!(of(io::ErrorKind::StorageFull), Some(Exit::Memory));
+        assert_eq!(of(io::ErrorKind::PermissionDenied), Some(Exit::Failed));
+        assert_eq!(of(io::ErrorKind::BrokenPipe), None);
+    }
+
+    #[test]
+    fn too_many_open_files_name_their_limit() {
+        let of = |code: i32| {
+            let source = io::Error::from_raw_os_error(code);
+            chain(&StoreError::Io { action: "lock", path: "lock".into(), source })
+        };
+        assert!(of(libc::EMFILE).ends_with("(ulimit -n)"), "{}", of(libc::EMFILE));
+        assert!(!of(libc::EACCES).contains("ulimit"), "{}", of(libc::EACCES));
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn ingest(args: &IngestArgs) -> Outcome {
              --force-unverified"
         )));
     }
+    stripes::check(&args.stripe)?;
     make_folder(&target)?;
     let ingest_options = IngestOptions {
         sha256: opened.sha256.unwrap_or_default(),
@@ -204,7 +205,13 @@ pub(crate) fn with_bar(
 /// Makes the folder in which the store `target` will be.
 pub(crate) fn make_folder(target: &Path) -> Outcome {
     let Some(dir) = target.parent() else { return Ok(()) };
-    let failed = |error| Failure::because(Exit::Failed, dir.display().to_string(), &error);
+    let failed = |error: io::Error| {
+        let what = format!(
+            "{}: no folder for stores can be made there; name another with --store-dir",
+            dir.display()
+        );
+        Failure::because(Exit::of_io(&error), what, &error)
+    };
     std::fs::create_dir_all(dir).map_err(failed)
 }
 

@@ -27,6 +27,7 @@ mod interrupt;
 mod list;
 mod model;
 mod open;
+mod output_file;
 mod parse;
 mod plan;
 mod remove;

@@ -158,7 +158,7 @@ fn unfinished(path: &Path) -> State {
             stamps.iter().map(|stamp| number(stamp.get("len_bytes")?)).sum::<Option<u64>>()
         }),
         source: stamps.and_then(|stamps| Some(stamps.first()?.get("location")?.as_str()?.to_owned())),
-        is_at_work: !users(&files(path)).is_empty(),
+        is_at_work: !workers(path).is_empty(),
     }
 }
 
@@ -188,13 +188,18 @@ pub(crate) fn users(files: &[PathBuf]) -> Vec<String> {
     found
 }
 
+/// Other processes that are at work in the folder `path` of an unfinished store.
+pub(crate) fn workers(path: &Path) -> Vec<String> {
+    users(&files(path))
+}
+
 /// Lengths of the files in a folder.
 fn len_bytes(path: &Path) -> u64 {
     files(path).iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
 /// Bytes that the files in a folder take of the drive: an unfinished one has holes.
-fn taken_bytes(path: &Path) -> u64 {
+pub(crate) fn taken_bytes(path: &Path) -> u64 {
     files(path).iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.blocks() * 512).sum()
 }
 

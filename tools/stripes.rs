@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use flint_rt::store::{StripePlan, begun_weights, measure_bandwidth};
+use flint_rt::store::{StoreError, StripePlan, begun_weights, measure_bandwidth};
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::terminal::note;
 
 /// Written and read to measure a drive: under a second each on an NVMe drive.
@@ -41,6 +41,20 @@ impl FromStr for Stripe {
     }
 }
 
+/// Refuses a folder that is not there: its drive may not be mounted, so it is not made.
+pub(crate) fn check(stripes: &[Stripe]) -> Outcome {
+    match stripes.iter().find(|stripe| !stripe.folder.is_dir()) {
+        None => Ok(()),
+        Some(Stripe { folder, .. }) => Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "{}: is no folder, so it cannot hold a stripe; make it, or mount its drive, first",
+                folder.display()
+            ),
+        )),
+    }
+}
+
 /// The plan of `stripes` for the store `target`. Where no weight is given, an interrupted ingest goes on with the shares
 /// that it was begun with, and otherwise each drive's bandwidth of reads is measured and taken.
 ///
@@ -70,7 +84,13 @@ pub(crate) fn plan(stripes: &[Stripe], target: &Path) -> Outcome<Vec<StripePlan>
 
 /// GB/s of reads, to a tenth.
 fn measured(folder: &Path) -> Outcome<f64> {
-    let bandwidth = measure_bandwidth(folder, MEASURED_BYTES)?;
+    let bandwidth = measure_bandwidth(folder, MEASURED_BYTES).map_err(|error| match &error {
+        // The drive is at fault, not a model.
+        StoreError::Io { source, .. } => {
+            Failure::because(Exit::of_io(source), folder.display().to_string(), &error)
+        }
+        _ => error.into(),
+    })?;
     if !bandwidth.is_direct {
         note(&format!(
             "{}: measured through the page cache, which says little of the drive",

@@ -70,7 +70,9 @@ fn verify_a_store(args: &VerifyArgs, path: &Path) -> Outcome {
             path.display()
         ),
         Some(_) => {
-            format!("{damaged} still damaged; ingest the model again, and on another drive if it fails again")
+            format!(
+                "{damaged} still damaged; remove the store and ingest the model again, on another drive if it fails again"
+            )
         }
     };
     Err(Failure::new(Exit::Failed, text))

@@ -133,6 +133,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         return Err(Failure::usage("--record-routes takes one model, one chunk size and one pool size"));
     }
     args.pictures.check()?;
+    args.record_routes.as_deref().map_or(Ok(()), routes::check)?;
     let mut outputs = Outputs {
         out: Printer::new(args.output, io::stdout()),
         err: args.output_err.map(|format| Printer::new(format, io::stderr())),

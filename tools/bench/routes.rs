@@ -1,6 +1,7 @@
 //! Traces of routes: one that a bench is driven by, and one that it leaves.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use flint_rt::expert::routes::{RouteError, RouteTrace};
 use flint_rt::model::forced::ForcedPicks;
@@ -8,6 +9,7 @@ use flint_rt::model::hparams::FlintConfig;
 
 use super::record::Recording;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output_file;
 
 /// Picks of the model's shape, and what they are called.
 pub(super) struct Driven {
@@ -41,7 +43,17 @@ pub(super) fn load(path: &Path, config: &FlintConfig, seed: u64) -> Outcome<Driv
     Ok(Driven { picks, label })
 }
 
-/// Writes what was recorded to `path`.
+/// Whether a trace can be left at `path`, asked before anything is measured for it.
+pub(super) fn check(path: &Path) -> Outcome {
+    files(path).iter().try_for_each(|file| output_file::check(file))
+}
+
+/// The files that a trace at `path` may consist of.
+fn files(path: &Path) -> [PathBuf; 3] {
+    [path.to_owned(), path.with_extension("picks.u8"), path.with_extension("picks.u16")]
+}
+
+/// Writes what was recorded to `path`. What could not be written whole is not left in parts.
 pub(super) fn save(
     path: &Path,
     recording: Recording,
@@ -68,7 +80,12 @@ pub(super) fn save(
         source,
         expansion: None,
     };
+    let new: Vec<PathBuf> = files(path).into_iter().filter(|file| !file.exists()).collect();
     trace.save(path).map_err(|error| {
+        for file in &new {
+            // Half a trace is of no use; the error that led here is the one to report.
+            let _ = fs::remove_file(file);
+        }
         let exit = match &error {
             RouteError::File { cause, .. } => Exit::of_io(cause),
             _ => Exit::Failed,

@@ -27,7 +27,7 @@ pub(crate) struct DiskProfileArgs {
     #[arg(long, value_name = "BYTES", value_parser = record)]
     pub(crate) record: Option<u64>,
     /// Measure every engine, block size and depth: some two minutes.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["engine", "depth", "block", "sequential"])]
     pub(crate) full: bool,
     /// Read for so long at one depth, and show the rate over time [default: not at all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]

@@ -123,7 +123,8 @@ impl Target {
         };
         if space.len() < 2 {
             return Err(Failure::usage(format!(
-                "{}: too short to measure: no two records of {} in it; --record takes a smaller one",
+                "{}: too short to measure: no two records of {} in it; name a longer file, or give `flint-rt disk-profile` \
+                 smaller records with --record",
                 paths.join(", "),
                 display_bytes(record_bytes)
             )));

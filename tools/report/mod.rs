@@ -23,7 +23,7 @@ mod trace;
 mod words;
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ArgsOf;
@@ -37,6 +37,7 @@ pub(crate) use recorded::{Recorded, add_uses, uses_since};
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output_file::check;
 
 /// Longest file that is read: a trace of some hundred tokens has tens of megabytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -142,30 +143,6 @@ pub(crate) fn run(args: &ReportArgs) -> Outcome {
     }
     let material = Material { rows: &rows, profile: profile.as_ref(), recorded: recorded.as_ref() };
     write(&args.output, &page(&material))
-}
-
-/// Whether `path` can be written: by opening what is there, else by a file without a name in its folder. A model is never
-/// what is to be replaced.
-fn check(path: &Path) -> Outcome {
-    let failed = |error: io::Error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error);
-    if !path.exists() {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return tempfile::tempfile_in(folder).map(drop).map_err(failed);
-    }
-    if path.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
-    }
-    if !path.is_file() {
-        // A pipe's reader would take the look for the end.
-        return Ok(());
-    }
-    fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
-    let mut magic = [0; 4];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    if read.is_ok() && magic == *b"GGUF" {
-        return Err(Failure::usage(format!("{}: is a model, and is left as it is", path.display())));
-    }
-    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Outcome {

@@ -103,7 +103,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The manifest is not JSON of the known form.
-    #[error("{path} is damaged or no manifest; ingest the model again", path = path.display())]
+    #[error("{path} is damaged or no manifest; remove the store, and ingest the model again", path = path.display())]
     ManifestSyntax {
         /// The manifest.
         path: PathBuf,
@@ -122,7 +122,7 @@ pub enum StoreError {
     },
     /// The store was written by a version with other rules.
     #[error(
-        "{path} has store version {found}, this program knows {known}; ingest the model again, or use the program \
+        "{path} has store version {found}, this program knows {known}; remove the store, and ingest the model again, or use the program \
          that wrote it",
         path = path.display()
     )]
@@ -135,7 +135,7 @@ pub enum StoreError {
         known: u32,
     },
     /// The manifest is longer than any store needs.
-    #[error("{path} has {found_bytes} B, the limit of a manifest is {limit_bytes} B", path = path.display())]
+    #[error("{path} has {found_bytes} B, the limit of a manifest is {limit_bytes} B; remove the store, and ingest the model again", path = path.display())]
     ManifestTooLarge {
         /// The manifest.
         path: PathBuf,
@@ -145,13 +145,13 @@ pub enum StoreError {
         limit_bytes: u64,
     },
     /// The manifest does not fit its own digest: it was changed after it was written.
-    #[error("{path} was changed after it was written; ingest the model again", path = path.display())]
+    #[error("{path} was changed after it was written; remove the store, and ingest the model again", path = path.display())]
     ManifestDigest {
         /// The manifest.
         path: PathBuf,
     },
     /// The manifest says one thing, the header another.
-    #[error("{path}: {field} is {found}, but the header asks for {wanted}; ingest the model again", path = path.display())]
+    #[error("{path}: {field} is {found}, but the header asks for {wanted}; remove the store, and ingest the model again", path = path.display())]
     ManifestField {
         /// The manifest.
         path: PathBuf,
@@ -164,7 +164,7 @@ pub enum StoreError {
     },
     /// A file of the store has another length than the manifest says.
     #[error(
-        "{path} has {found_bytes} B, wanted {wanted_bytes} B: {what}; ingest the model again",
+        "{path} has {found_bytes} B, wanted {wanted_bytes} B: {what}; `flint-rt verify STORE --repair SOURCE.gguf` mends it from its GGUF",
         path = path.display(),
         what = if found_bytes < wanted_bytes { "store truncated" } else { "the file does not belong to this store" }
     )]
@@ -177,13 +177,13 @@ pub enum StoreError {
         found_bytes: u64,
     },
     /// A file of the store is missing, or is no file.
-    #[error("{path} is missing: the store is incomplete; ingest the model again", path = path.display())]
+    #[error("{path} is missing: the store is incomplete; `flint-rt verify STORE --repair SOURCE.gguf` mends it from its GGUF", path = path.display())]
     FileMissing {
         /// The file.
         path: PathBuf,
     },
     /// The header's bytes do not fit the digest in the manifest.
-    #[error("{path} is damaged: its SHA-256 is {found}, wanted {wanted}; ingest the model again", path = path.display())]
+    #[error("{path} is damaged: its SHA-256 is {found}, wanted {wanted}; `flint-rt verify STORE --repair SOURCE.gguf` mends it from its GGUF", path = path.display())]
     HeaderDigest {
         /// The header file.
         path: PathBuf,
@@ -241,7 +241,7 @@ pub enum StoreError {
     },
     /// A drive with a part of a striped store is missing.
     #[error(
-        "{folder}, which holds a part of the store {store}, is missing; mount the drive again, or ingest the model again",
+        "{folder}, which holds a part of the store {store}, is missing; mount the drive again, or remove the store and ingest the model again",
         folder = folder.display(), store = store.display()
     )]
     StripeMissing {
@@ -252,8 +252,8 @@ pub enum StoreError {
     },
     /// A stripe's folder holds something else.
     #[error(
-        "{folder} holds no part of the store {store}, but of another one; mount the right drive there, or ingest the \
-         model again",
+        "{folder} holds no part of the store {store}, but of another one; mount the right drive there, or remove the \
+         store and ingest the model again",
         folder = folder.display(), store = store.display()
     )]
     StripeForeign {
@@ -319,6 +319,14 @@ pub enum StoreError {
     TargetParent {
         /// The folder.
         path: PathBuf,
+    },
+    /// The file system makes no folder for the target.
+    #[error("{path} cannot be made: that file system takes no folders; name a folder on another drive", path = path.display())]
+    TargetRefused {
+        /// The folder that was to be made.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// There is something of the target's name.
     #[error("{path} exists already and is left as it is; remove it or choose another name", path = path.display())]
@@ -458,6 +466,16 @@ impl StoreError {
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { action, path, source }
+}
+
+/// Names the folder that was to be made for a store, for `map_err`. Not found, in a folder that is there, is what a file
+/// system says that makes none.
+pub(super) fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| match source.kind() {
+        ErrorKind::NotFound => StoreError::TargetRefused { path, source },
+        _ => StoreError::Io { action: "make the folder", path, source },
+    }
 }
 
 /// Tells a full drive from a broken one. `needed_bytes` are still to be written to `path`.

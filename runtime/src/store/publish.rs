@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::store::drive::{Drive, Entry, LockAnswer};
-use crate::store::error::{StoreError, io_error};
+use crate::store::error::{StoreError, folder_error, io_error};
 use crate::store::journal::{JOURNAL_NAME, PIECES_NAME};
 use crate::store::manifest::is_plain_name;
 
@@ -185,7 +185,11 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
 }
 
 pub(super) fn sync_folder(drive: &dyn Drive, folder: &Path) -> Result<(), StoreError> {
-    drive.sync_folder(folder).map_err(|source| StoreError::SyncFailed { path: folder.to_owned(), source })
+    drive.sync_folder(folder).map_err(|source| match source.raw_os_error() {
+        // It was not even opened, so the drive is not to blame.
+        Some(libc::EMFILE) => io_error("open the folder", folder)(source),
+        _ => StoreError::SyncFailed { path: folder.to_owned(), source },
+    })
 }
 
 pub(super) fn entry(drive: &dyn Drive, path: &Path) -> Result<Option<Entry>, StoreError> {
@@ -201,7 +205,7 @@ fn take_lock(drive: &dyn Drive, folder: &Path) -> Result<Box<dyn Any + Send>, St
             Some(_) => return Err(StoreError::TargetExists { path: folder.to_owned() }),
             None => match drive.create_folder(folder) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(io_error("make the folder", folder)(error));
+                    return Err(folder_error(folder)(error));
                 }
                 _ => {}
             },

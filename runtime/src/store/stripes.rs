@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::store::digest::Sha256Digest;
 use crate::store::drive::{Drive, Entry};
-use crate::store::error::{StoreError, io_error};
+use crate::store::error::{StoreError, folder_error, io_error};
 use crate::store::journal::{begun_task, write_whole};
 use crate::store::manifest::STRIPES_MAX;
 use crate::store::options::IngestOptions;
@@ -114,7 +114,7 @@ impl StripeFolder {
             return Err(StoreError::TargetExists { path: path.clone() });
         }
         self.clear(drive)?;
-        drive.create_folder(&working).map_err(io_error("make the folder", &working))?;
+        drive.create_folder(&working).map_err(folder_error(&working))?;
         write_whole(drive, &working.join(STRIPE_NAME), &Stripe::new(store_id, self.index).to_bytes())?;
         sync_folder(drive, &folder_of(&working))
     }
