@@ -102,7 +102,8 @@ impl HostRegion {
     pub fn new(len_bytes: usize) -> Result<Self, RegionError> {
         let length_error = || RegionError::Length { wanted_bytes: len_bytes as u64 };
         // The kernel gives huge pages to whole ones only.
-        let unit = if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES.max(page_bytes()) } else { page_bytes() };
+        let unit =
+            if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES.max(page_bytes()) } else { page_bytes() };
         let len_bytes = len_bytes.checked_next_multiple_of(unit).ok_or_else(length_error)?;
         if len_bytes == 0 || isize::try_from(len_bytes).is_err() {
             return Err(length_error());
