@@ -490,6 +490,45 @@ fn a_source_that_breaks_off_again_and_again_is_gone_on_with() {
     assert!(matches!(refused, StoreError::SourceOther { .. }), "{refused}");
 }
 
+/// A source that ends before it said it would, once and for all, publishes nothing and leaves nothing.
+#[test]
+fn a_source_that_ends_early_makes_no_store() {
+    struct Ends(Arc<Vec<u8>>, usize);
+    impl ByteSource for Ends {
+        fn len_bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn name(&self) -> &str {
+            "ends.gguf"
+        }
+
+        fn stamp(&self) -> Result<SourceStamp, SourceError> {
+            let (kind, location, state) = ("test".to_owned(), "ends".to_owned(), String::new());
+            Ok(SourceStamp { kind, location, len_bytes: self.len_bytes(), state })
+        }
+
+        fn read_from(&mut self, offset_bytes: u64, target: &mut [u8]) -> Result<usize, SourceError> {
+            let start = usize::try_from(offset_bytes).unwrap();
+            // The header is read with the first bytes; it is the pass that meets the end.
+            let end = if start == 0 && target.len() == self.0.len() { self.0.len() } else { self.1 };
+            let len = end.saturating_sub(start).min(target.len());
+            target[..len].copy_from_slice(&self.0[start..start + len]);
+            Ok(len)
+        }
+    }
+    let case = case(IngestOptions { chunk_bytes: 4096, ..in_steps(u64::MAX) });
+    let bytes = Arc::new(fs::read(&case.small.gguf).unwrap());
+    for end in (0..bytes.len()).step_by(499).chain([bytes.len() - 1]) {
+        let drive = SimulatedDrive::new(Path::new(ROOT), 0);
+        let source = Box::new(Ends(Arc::clone(&bytes), end));
+        let refused = ingest_on(&drive, vec![source], &target(), &case.options, &mut quiet).unwrap_err();
+        let StoreError::SourceTruncated { want_bytes, got_bytes, .. } = refused else { panic!("{refused}") };
+        assert_eq!((want_bytes, got_bytes), (bytes.len() as u64, end as u64));
+        assert_eq!(drive.paths(Path::new(ROOT)), [] as [PathBuf; 0], "ended at {end}");
+    }
+}
+
 /// A real drive whose process dies by SIGKILL at one of its operations.
 struct Deadly {
     operations: AtomicU64,

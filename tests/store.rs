@@ -328,6 +328,32 @@ fn another_process_that_ingests_the_same_target_is_refused() {
     assert_eq!(entries(small.folder.path()), ["small", "small.gguf", "twice"]);
 }
 
+/// Everything is there but its name, which something else took.
+#[test]
+fn an_unpublished_store_is_not_opened_by_any_name() {
+    let small = small();
+    let at = |name: &str| small.folder.path().join(name);
+    let refused = ingest(&small.gguf, &at("late"), &mut |step| {
+        if step.done_bytes == step.total_bytes && !at("late").exists() {
+            fs::create_dir(at("late")).unwrap();
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap_err();
+    assert!(matches!(refused, StoreError::TargetExists { .. }), "{refused}");
+    let made = at("late.partial/store");
+    assert_eq!(contents(&made), contents(&small.store), "whole, but not published");
+    std::os::unix::fs::symlink(&made, at("link")).unwrap();
+    std::os::unix::fs::symlink(at("late.partial"), at("folder")).unwrap();
+    for name in ["late.partial", "late.partial/store", "late.partial/store/.", "link", "folder/store"] {
+        let refused = Source::open(&at(name)).unwrap_err();
+        assert!(matches!(refused, StoreError::Unfinished { .. }), "{name}: {refused}");
+    }
+    fs::remove_dir(at("late")).unwrap();
+    ingest(&small.gguf, &at("late"), &mut quiet).unwrap();
+    Source::open(&at("late")).unwrap();
+}
+
 #[test]
 fn a_panic_of_the_caller_leaves_no_store() {
     let small = small();
