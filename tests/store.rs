@@ -268,6 +268,92 @@ fn a_wrong_sha256_makes_no_store_and_the_right_one_does() {
     Source::open(&target).unwrap();
 }
 
+/// A download that took its room ahead and broke off: the length is right, the content is not.
+#[test]
+fn a_hole_in_a_file_of_the_right_length_is_found_by_its_sha256() {
+    let small = small();
+    let target = small.folder.path().join("checked");
+    let whole = fs::read(&small.gguf).unwrap();
+    let sha256 = vec![Sha256Digest::of(&whole)];
+    let options = IngestOptions { sha256, chunk_bytes: 4096, ..IngestOptions::default() };
+    let header_bytes = Source::open(&small.gguf).unwrap().gguf().header_bytes().len();
+    for from in [header_bytes, whole.len() / 2, whole.len() - 1] {
+        let file = File::create(&small.gguf).unwrap();
+        file.write_all_at(&whole[..from], 0).unwrap();
+        file.set_len(whole.len() as u64).unwrap();
+        let refused =
+            ingest_from(open_local(&small.gguf).unwrap(), &target, &options, &mut quiet).unwrap_err();
+        assert!(matches!(refused, StoreError::SourceDigest { .. }), "zeros from {from} on: {refused}");
+        assert_eq!(entries(small.folder.path()), ["small", "small.gguf"], "zeros from {from} on");
+    }
+    // Zeros within the header are found without a sum, and nothing is begun.
+    let mut bytes = whole.clone();
+    bytes[header_bytes / 2..].fill(0);
+    fs::write(&small.gguf, bytes).unwrap();
+    let refused = ingest(&small.gguf, &target, &mut quiet).unwrap_err();
+    assert!(matches!(refused, StoreError::Gguf(_)), "{refused}");
+    assert_eq!(entries(small.folder.path()), ["small", "small.gguf"]);
+}
+
+#[test]
+fn sums_of_parts_in_another_order_make_no_store() {
+    let folder = TempDir::new().unwrap();
+    let parts = split_model(folder.path(), &[0..3, 3..6, 6..small_tensors().len()]);
+    let before = entries(folder.path());
+    let mut sha256: Vec<_> = parts.iter().map(|part| Sha256Digest::of(&fs::read(part).unwrap())).collect();
+    sha256.swap(1, 2);
+    let options = IngestOptions { sha256, ..IngestOptions::default() };
+    let target = folder.path().join("store");
+    let refused = ingest_from(open_local(&parts[0]).unwrap(), &target, &options, &mut quiet).unwrap_err();
+    let StoreError::SourceDigest { path, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(path.file_name(), parts[1].file_name(), "the first that is wrong is named");
+    assert_eq!(entries(folder.path()), before);
+}
+
+#[test]
+fn another_process_that_ingests_the_same_target_is_refused() {
+    let small = small();
+    let target = small.folder.path().join("twice");
+    let mut is_first = true;
+    ingest(&small.gguf, &target, &mut |_| {
+        if std::mem::take(&mut is_first) {
+            let answer = said(&mut child(&[], &small.gguf, &target));
+            let owner = format!("process {}", std::process::id());
+            assert!(answer.contains("Busy") && answer.contains(&owner), "{answer}");
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert!(contents(&target) == contents(&small.store), "the one who was first is not disturbed");
+    assert_eq!(entries(small.folder.path()), ["small", "small.gguf", "twice"]);
+}
+
+/// Everything is there but its name, which something else took.
+#[test]
+fn an_unpublished_store_is_not_opened_by_any_name() {
+    let small = small();
+    let at = |name: &str| small.folder.path().join(name);
+    let refused = ingest(&small.gguf, &at("late"), &mut |step| {
+        if step.done_bytes == step.total_bytes && !at("late").exists() {
+            fs::create_dir(at("late")).unwrap();
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap_err();
+    assert!(matches!(refused, StoreError::TargetExists { .. }), "{refused}");
+    let made = at("late.partial/store");
+    assert_eq!(contents(&made), contents(&small.store), "whole, but not published");
+    std::os::unix::fs::symlink(&made, at("link")).unwrap();
+    std::os::unix::fs::symlink(at("late.partial"), at("folder")).unwrap();
+    for name in ["late.partial", "late.partial/store", "late.partial/store/.", "link", "folder/store"] {
+        let refused = Source::open(&at(name)).unwrap_err();
+        assert!(matches!(refused, StoreError::Unfinished { .. }), "{name}: {refused}");
+    }
+    fs::remove_dir(at("late")).unwrap();
+    ingest(&small.gguf, &at("late"), &mut quiet).unwrap();
+    Source::open(&at("late")).unwrap();
+}
+
 #[test]
 fn a_panic_of_the_caller_leaves_no_store() {
     let small = small();
@@ -548,7 +634,7 @@ fn a_split_gguf_is_one_model_in_place_and_as_a_store() {
     assert!(matches!(Source::open(&wrong).unwrap_err(), StoreError::PartNumber { .. }));
 }
 
-/// A5: the length of the file is no multiple of anything, and the last tensor ends it.
+/// The length of the file is no multiple of anything, and the last tensor ends it.
 #[test]
 fn any_alignment_and_any_end_of_the_file_are_read_exactly() {
     let folder = TempDir::new().unwrap();
@@ -581,7 +667,7 @@ fn any_alignment_and_any_end_of_the_file_are_read_exactly() {
     }
 }
 
-/// D16: the files of a store that is open stay readable when its folder is removed or replaced, and what is then under
+/// The files of a store that is open stay readable when its folder is removed or replaced, and what is then under
 /// the same name is another store to every sum.
 #[test]
 fn a_store_replaced_under_a_reader_is_never_mixed_with_the_new_one() {

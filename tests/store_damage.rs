@@ -235,7 +235,7 @@ fn a_store_of_the_first_version_is_refused_with_the_way_out() {
     assert!(refused.to_string().contains("remove the store, and ingest the model again"), "{refused}");
 }
 
-/// D5, as far as it is the store's: a flipped bit of any tensor or record is another sum, and another leaf.
+/// As far as it is the store's: a flipped bit of any tensor or record is another sum, and another leaf.
 #[test]
 fn a_flipped_bit_of_the_content_is_found_by_its_sums() {
     let small = small();
@@ -275,7 +275,7 @@ fn a_flipped_bit_of_the_content_is_found_by_its_sums() {
     }
 }
 
-/// D7: a record is only right in its own place.
+/// A record is only right in its own place.
 #[test]
 fn swapped_records_and_those_of_another_store_have_other_sums() {
     let small = small();

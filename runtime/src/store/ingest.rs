@@ -208,14 +208,18 @@ impl Ingest<'_> {
         }
         let found = Journal::load(self.drive, self.folder.path(), &task, self.moves.len())?;
         if let Some((journal, state)) = found {
+            if !self.has_header()? {
+                return Err(journal.damaged());
+            }
             let outputs = self.planned()?.into_iter().map(|(path, len_bytes)| {
                 if entry(self.drive, &path)? != Some(Entry::File(len_bytes)) {
-                    return Err(StoreError::JournalDamaged { path: self.folder.path().to_owned() });
+                    return Err(journal.damaged());
                 }
                 let file = self.drive.open_file(&path).map_err(io_error("open", &path))?;
                 Ok(Output { path, len_bytes, file })
             });
-            return Ok((journal, state, outputs.collect::<Result<_, StoreError>>()?));
+            let outputs = outputs.collect::<Result<_, StoreError>>()?;
+            return Ok((journal, state, outputs));
         }
         // Without a journal, whatever is there means nothing.
         self.clear()?;
@@ -259,6 +263,18 @@ impl Ingest<'_> {
         // From here on, what is in the folder means what the journal says.
         let journal = Journal::create(self.drive, self.folder.path(), task, self.moves.len())?;
         Ok((journal, State::start(), outputs))
+    }
+
+    /// Whether the interrupted ingest left the header's copy, which was made before its journal.
+    fn has_header(&self) -> Result<bool, StoreError> {
+        let path = self.folder.store().join(HEADER_NAME);
+        let wanted = self.joined.gguf.header_bytes();
+        if entry(self.drive, &path)? != Some(Entry::File(wanted.len() as u64)) {
+            return Ok(false);
+        }
+        let mut found = vec![0; wanted.len()];
+        self.drive.read_at(&path, 0, &mut found).map_err(io_error("read", &path))?;
+        Ok(found == wanted)
     }
 
     /// Path and length of the files that pieces go to, in their order.

@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) pieces: Vec<PieceSums>,
     /// Bytes that are done of the piece after them.
     pub(super) piece_bytes: u64,
+    /// The XXH3 of those bytes; none where nothing of a piece is done, and in journals that were written without it.
+    pub(super) piece_xxh3: Option<u128>,
 }
 
 impl State {
@@ -72,6 +74,7 @@ impl State {
             parts_done: Vec::new(),
             pieces: Vec::new(),
             piece_bytes: 0,
+            piece_xxh3: None,
         }
     }
 }
@@ -87,6 +90,9 @@ struct Record {
     parts_done: Vec<Sha256Digest>,
     piece_count: u64,
     piece_bytes: u64,
+    /// Sixteen bytes in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    piece_xxh3: Option<String>,
     pieces_sha256: Sha256Digest,
     /// SHA-256 of this record as compact JSON with this field empty.
     digest: String,
@@ -172,6 +178,8 @@ impl Journal {
         check_same(&record.task, task, folder)?;
         let sha256 = from_hex(&record.sha256_state).ok_or_else(damaged)?;
 
+        let piece_xxh3 = record.piece_xxh3.as_deref().map(|digits| u128::from_str_radix(digits, 16));
+        let piece_xxh3 = piece_xxh3.transpose().map_err(|_| damaged())?;
         let path = folder.join(PIECES_NAME);
         let count = usize::try_from(record.piece_count).ok().filter(|count| *count <= piece_count);
         let mut bytes = vec![0; count.ok_or_else(damaged)? * PIECE_BYTES];
@@ -185,6 +193,7 @@ impl Journal {
             parts_done: record.parts_done,
             pieces: bytes.as_chunks::<PIECE_BYTES>().0.iter().map(piece_of).collect(),
             piece_bytes: record.piece_bytes,
+            piece_xxh3,
         };
         let mut pieces_sha256 = Sha256::default();
         sha2::Digest::update(&mut pieces_sha256, &bytes);
@@ -197,6 +206,11 @@ impl Journal {
             piece_count: state.pieces.len(),
         };
         Ok(Some((journal, state)))
+    }
+
+    /// What stands beside the journal is not what it says.
+    pub(super) fn damaged(&self) -> StoreError {
+        StoreError::JournalDamaged { path: self.folder.clone() }
     }
 
     /// Says that `state` is reached. Everything that it means must be on the drive.
@@ -220,6 +234,7 @@ impl Journal {
             parts_done: state.parts_done.clone(),
             piece_count: self.piece_count as u64,
             piece_bytes: state.piece_bytes,
+            piece_xxh3: state.piece_xxh3.map(|sum| format!("{sum:032x}")),
             pieces_sha256: Sha256Digest(sha2::Digest::finalize(self.pieces_sha256.clone()).into()),
             digest: String::new(),
         };

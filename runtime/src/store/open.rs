@@ -109,7 +109,9 @@ impl Source {
     }
 
     fn open_store(folder: &Path) -> Result<Self, StoreError> {
-        if is_working_folder(folder) {
+        // By its real name: a link to it, or `.` within it, is no other folder.
+        let real = fs::canonicalize(folder).map_err(io_error("look up", folder))?;
+        if is_working_folder(&real) {
             return Err(StoreError::Unfinished { path: folder.to_owned() });
         }
         let manifest_path = folder.join(MANIFEST_NAME);

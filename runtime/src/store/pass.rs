@@ -94,7 +94,7 @@ impl Work<'_> {
         let written: u64 = self.moves[..state.pieces.len()].iter().map(|step| step.target.len_bytes).sum();
         let all: u64 = self.outputs.iter().map(|output| output.len_bytes).sum();
         let left_bytes = AtomicU64::new(all.saturating_sub(written + state.piece_bytes));
-        let sums = self.sums_so_far(state)?;
+        let sums = self.sums_so_far(state, journal)?;
         std::thread::scope(|scope| {
             let writers = Writers::start(scope, self.drive, self.outputs, &left_bytes, &jobs)?;
             let from = (state.parts_done.len(), state.offset_bytes);
@@ -118,8 +118,9 @@ impl Work<'_> {
         })
     }
 
-    /// The state of the sums in the middle of a piece: what stands of it on the drive is read again.
-    fn sums_so_far(&self, state: &State) -> Result<Sums, StoreError> {
+    /// The state of the sums in the middle of a piece: what stands of it on the drive is read again. Compared with the
+    /// sum that was taken of the source, as the piece's sums would otherwise vouch for whatever the drive made of it.
+    fn sums_so_far(&self, state: &State, journal: &Journal) -> Result<Sums, StoreError> {
         let mut sums = Sums::new();
         if state.piece_bytes == 0 {
             return Ok(sums);
@@ -136,6 +137,9 @@ impl Work<'_> {
             read.map_err(crate::store::error::io_error("read", &output.path))?;
             sums.add(&[], bytes);
             done += bytes.len() as u64;
+        }
+        if state.piece_xxh3.is_some_and(|wanted| wanted != sums.at_hand_xxh3()) {
+            return Err(journal.damaged());
         }
         Ok(sums)
     }
@@ -291,6 +295,7 @@ impl Pass<'_, '_> {
         assert_eq!(self.state.pieces.len(), self.next, "sums of every piece that ended");
         self.state.sha256 = self.hash_state();
         (self.state.offset_bytes, self.state.piece_bytes) = (self.offset_bytes, self.piece_bytes);
+        self.state.piece_xxh3 = (self.piece_bytes > 0).then(|| self.sums.at_hand_xxh3());
         self.journal.save(self.work.drive, self.state)?;
         (self.saved_bytes, self.saved_at) = (self.offset_bytes, Instant::now());
         Ok(())

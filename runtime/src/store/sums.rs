@@ -62,6 +62,11 @@ impl Sums {
         self.done.extend(pieces.into_iter().map(Piece::end));
     }
 
+    /// The XXH3 of what came so far of the piece at hand.
+    pub(super) fn at_hand_xxh3(&self) -> u128 {
+        self.at_hand.xxh3.finish_128()
+    }
+
     /// The pieces that ended since the last call.
     pub(super) fn take(&mut self) -> Vec<PieceSums> {
         std::mem::take(&mut self.done)
