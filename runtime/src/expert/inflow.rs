@@ -4,7 +4,7 @@
 //! - In: experts that a step waits for, and guesses at those that it will want.
 //! - Out: host slots that hold a whole, checked record.
 //! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few reads are under way, so
-//!   a demand waits for at most [`Inflow::guess_depth`] reads that it did not ask for. A guess that fails is forgotten; a step
+//!   a demand waits for at most `guess_depth` reads that it did not ask for. A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
 use std::collections::VecDeque;
