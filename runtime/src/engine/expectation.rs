@@ -99,7 +99,7 @@ impl DeviceCost {
             DeviceKind::Discrete => of(6.0, 400.0, 920.0, 12.0),
             DeviceKind::Integrated => of(8.0, 60.0, 150.0, 20.0),
             DeviceKind::Virtual | DeviceKind::Other => of(8.0, 100.0, 200.0, 8.0),
-            DeviceKind::Software => of(65.0, 0.95 * cores.max(1) as f64, 300.0, 8.0),
+            DeviceKind::Software => of(65.0, 0.95 * cores.max(1) as f64, 450.0, 8.0),
         }
     }
 }
