@@ -8,6 +8,9 @@
     reason = "a test that panics has failed, and says where"
 )]
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
@@ -17,6 +20,7 @@ use std::sync::LazyLock;
 
 use flint_rt::engine::simulate::{self, CacheKind, GuessSource, Prefetch, Rule, Setup};
 use flint_rt::expert::{Policy, RouteTrace};
+use program::{Ran, program};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -33,12 +37,6 @@ static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap())
 
 struct Home(TempDir);
 
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
 impl Home {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
@@ -49,13 +47,7 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("FLINT_RT_") && name != "FLINT_RT_DEVICE" && name != "FLINT_RT_VALIDATION" {
-                command.env_remove(name);
-            }
-        }
+        let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
         command
             .args(args)
             .env("HOME", self.0.path())
@@ -71,8 +63,7 @@ impl Home {
     fn bench(&self, args: &[&str]) -> Ran {
         let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
         let output = self.command(&args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Ran::new(output)
     }
 
     /// The rows of a run on the model's GGUF, and `args`.
@@ -80,15 +71,6 @@ impl Home {
         let args: Vec<&str> = args.iter().chain(&["-m", MODEL, "-o", "json"]).copied().collect();
         let ran = self.bench(&args).gives(0);
         serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
-    }
-}
-
-impl Ran {
-    #[track_caller]
-    fn gives(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        self
     }
 }
 

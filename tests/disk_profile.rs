@@ -6,12 +6,16 @@
     reason = "a test that panics has failed, and says where"
 )]
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use program::{Ran, program};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -21,12 +25,6 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.
 const QUICK: [&str; 3] = ["--row-seconds", "0.02", "--no-gpu"];
 
 struct Home(TempDir);
-
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
 
 impl Home {
     fn new() -> Self {
@@ -45,12 +43,7 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("FLINT_RT_") {
-                command.env_remove(name);
-            }
-        }
+        let mut command = program(&[]);
         command.arg("disk-profile").args(args).stdin(Stdio::null());
         command.env("HOME", self.0.path()).env("XDG_STATE_HOME", self.path("state"));
         command.env("XDG_DATA_HOME", self.path("data"));
@@ -59,35 +52,13 @@ impl Home {
 
     fn run(&self, args: &[&str]) -> Ran {
         let output = self.command(args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Ran::new(output)
     }
 
     /// Names of the profiles that were saved.
     fn profiles(&self) -> Vec<PathBuf> {
         let found = fs::read_dir(self.path("state/flint-rt/drives")).into_iter().flatten();
         found.map(|entry| entry.unwrap().path()).collect()
-    }
-}
-
-impl Ran {
-    #[track_caller]
-    fn gives(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        self
-    }
-
-    #[track_caller]
-    fn refuses(self, code: i32, what: &str) {
-        let ran = self.gives(code);
-        assert_eq!(ran.stdout, "");
-        assert!(ran.stderr.contains(what), "wanted {what:?} in {:?}", ran.stderr);
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 

@@ -8,16 +8,20 @@
     reason = "a test that panics has failed, and says where"
 )]
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::LazyLock;
 
 use flint_rt::disk::DriveIdentity;
 use flint_rt::disk::profile::DriveProfile;
+use program::{Ran, program};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -26,12 +30,6 @@ const NAME: &str = "flint-nano-q4_1";
 
 /// A home with a store folder.
 struct Home(TempDir);
-
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
 
 impl Home {
     fn new() -> Self {
@@ -54,11 +52,9 @@ impl Home {
     }
 
     fn run(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
+        let mut command = program(&["FLINT_RT_DEVICE"]);
         for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            let is_ours = name.starts_with("FLINT_RT_") && name != "FLINT_RT_DEVICE";
-            if is_ours || name.to_lowercase().ends_with("_proxy") {
+            if name.to_string_lossy().to_lowercase().ends_with("_proxy") {
                 command.env_remove(name);
             }
         }
@@ -71,34 +67,11 @@ impl Home {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Ran::new(output)
     }
 
     fn stores(&self) -> Vec<Value> {
         self.run(&["list", "--json"]).gives(0).json()["stores"].as_array().unwrap().clone()
-    }
-}
-
-impl Ran {
-    #[track_caller]
-    fn gives(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        self
-    }
-
-    #[track_caller]
-    fn refuses(self, code: i32, what: &str) {
-        let ran = self.gives(code);
-        assert_eq!(ran.stdout, "");
-        let line = ran.stderr.lines().last().unwrap_or_default();
-        assert!(line.starts_with("flint-rt: ") && line.contains(what), "wanted {what:?} in {line:?}");
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
