@@ -2,18 +2,13 @@
 
 use std::hint::black_box;
 
+use flint_rt::base::split_mix::SplitMix;
+
 #[allow(dead_code, reason = "not every bench makes bytes")]
 /// Bytes from a seed (Steele, Lea and Flood's splitmix64); a whole number of words.
 pub(crate) fn random(len_bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut word = move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    (0..len_bytes / 8).flat_map(|_| word().to_le_bytes()).collect()
+    let mut words = SplitMix(seed);
+    (0..len_bytes / 8).flat_map(|_| words.next_u64().to_le_bytes()).collect()
 }
 
 /// Reads all of it once, a word at a time: what the memory gives one thread.

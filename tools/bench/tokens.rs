@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use flint_rt::base::ids::TokenId;
+use flint_rt::base::split_mix::mix;
 use flint_rt::text::{Specials, Tokenizer};
 
 use crate::exit::{Failure, Outcome};
@@ -37,7 +38,7 @@ impl Tokens {
         (first..first + count)
             .map(|index| match self {
                 Self::Random { seed, vocabulary } => {
-                    let id = mixed(seed.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+                    let id = mix(seed.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
                         % u64::from(*vocabulary);
                     u32::try_from(id).expect("invariant: below a u32")
                 }
@@ -58,14 +59,6 @@ impl Tokens {
     }
 }
 
-/// Steele, Lea and Flood's splitmix64, of a state that is given.
-fn mixed(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,7 +77,7 @@ mod tests {
     #[test]
     fn splitmix_gives_its_published_values() {
         // The first two of seed 1234567.
-        assert_eq!(mixed(1_234_567), 6_457_827_717_110_365_317);
-        assert_eq!(mixed(1_234_567_u64.wrapping_add(0x9e37_79b9_7f4a_7c15)), 3_203_168_211_198_807_973);
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+        assert_eq!(mix(1_234_567_u64.wrapping_add(0x9e37_79b9_7f4a_7c15)), 3_203_168_211_198_807_973);
     }
 }

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use flint_rt::base::split_mix::mix;
 use flint_rt::base::units::display_bytes;
 use flint_rt::base::volume::free_bytes;
 use tempfile::TempDir;
 
-use super::space::mix;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::{self, Working};
 use crate::terminal::Bar;

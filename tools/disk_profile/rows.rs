@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use flint_rt::base::split_mix::mix;
 use flint_rt::disk::profile::{Burst, Pattern, ProfileRow, ReadEngine};
 use flint_rt::disk::{MappedFile, ReadPath};
 use flint_rt::engine::EngineError;
@@ -67,7 +68,7 @@ impl<'a> Rows<'a> {
 
     fn order(&mut self, pattern: Pattern, len: u64) -> Order {
         // Other blocks first each time, so that no row reads what the one before left in the drive's memory.
-        self.seed = super::space::mix(self.seed);
+        self.seed = mix(self.seed);
         match pattern {
             Pattern::Random => Order::Random { len, seed: self.seed },
             Pattern::Sequential => Order::Sequential { len },

@@ -5,6 +5,7 @@
 //!   read twice while the drive's own memory still has it; each round has another order.
 
 use flint_rt::base::ids::{FileIndex, Span};
+use flint_rt::base::split_mix::mix;
 use flint_rt::base::units::align_up;
 
 /// Blocks that can be read.
@@ -157,14 +158,6 @@ fn permuted(index: u64, len: u64, seed: u64) -> u64 {
             return at;
         }
     }
-}
-
-/// The finisher of Steele, Lea and Flood's splitmix64.
-pub(super) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub mod mounts;
 #[allow(unsafe_code, reason = "island: owns mappings made by mmap or by a Vulkan driver")]
 pub mod region;
 
+pub mod split_mix;
+
 pub mod units;
 
 #[allow(unsafe_code, reason = "island: one call that fills a C struct")]

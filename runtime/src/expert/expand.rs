@@ -18,29 +18,18 @@
 use std::collections::VecDeque;
 
 use crate::base::limits::EXPERTS_USED_MAX;
+use crate::base::split_mix::SplitMix;
 use crate::expert::routes::{RouteError, RouteTrace, shape};
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+/// 0 to `count` - 1 in random order (Fisher and Yates); `count` is so small against 2^64 that the remainder does no harm.
+fn permutation(random: &mut SplitMix, count: u32) -> Vec<u16> {
+    let mut order: Vec<u16> =
+        (0..count).map(|id| u16::try_from(id).expect("invariant: checked by the trace")).collect();
+    for last in (1..order.len()).rev() {
+        let other = random.next_u64() % (last as u64 + 1);
+        order.swap(last, usize::try_from(other).expect("invariant: below the length"));
     }
-
-    /// 0 to `count` - 1 in random order (Fisher and Yates); `count` is so small against 2^64 that the remainder does no harm.
-    fn permutation(&mut self, count: u32) -> Vec<u16> {
-        let mut order: Vec<u16> =
-            (0..count).map(|id| u16::try_from(id).expect("invariant: checked by the trace")).collect();
-        for last in (1..order.len()).rev() {
-            let other = self.next() % (last as u64 + 1);
-            order.swap(last, usize::try_from(other).expect("invariant: below the length"));
-        }
-        order
-    }
+    order
 }
 
 /// The ids that each recorded expert of one layer stands for.
@@ -52,11 +41,10 @@ struct Groups {
 
 impl Groups {
     fn new(recorded: u32, experts: u32, random: &mut SplitMix) -> Self {
-        let ids = random.permutation(experts);
+        let ids = permutation(random, experts);
         let (recorded_len, len) = (recorded as usize, ids.len());
         // The places are permuted, too: which groups are larger by one is then chance.
-        let members = random
-            .permutation(recorded)
+        let members = permutation(random, recorded)
             .into_iter()
             .map(|place| {
                 let from = usize::from(place) * len / recorded_len;
@@ -211,7 +199,7 @@ impl RouteTrace {
         let dealers: Vec<Dealer<'_>> = (0..layers)
             .map(|layer| {
                 let mut random = SplitMix(seed ^ (u64::from(layer) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                random.next();
+                random.next_u64();
                 Dealer {
                     recorded: self,
                     layer: layer * self.layer_count / layers,

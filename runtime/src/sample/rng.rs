@@ -3,6 +3,8 @@
 //! xoshiro256** 1.0 (Blackman and Vigna 2018, arXiv:1805.01407), its state filled by SplitMix64 (Steele, Lea and Flood
 //! 2014) as its authors advise. Not for secrets.
 
+use crate::base::split_mix::SplitMix;
+
 /// A generator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rng {
@@ -12,8 +14,8 @@ pub struct Rng {
 impl Rng {
     /// The generator of `seed`; every seed is good, 0 included.
     pub fn new(seed: u64) -> Self {
-        let mut filler = seed;
-        Self { state: std::array::from_fn(|_| split_mix(&mut filler)) }
+        let mut filler = SplitMix(seed);
+        Self { state: std::array::from_fn(|_| filler.next_u64()) }
     }
 
     /// The next 64 bits.
@@ -29,15 +31,6 @@ impl Rng {
     pub fn next_unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// The next value of SplitMix64.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = *state;
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -61,7 +54,7 @@ mod tests {
             2904607092377533576,
         ];
         assert_eq!(expected.map(|_| rng.next_u64()), expected);
-        let mut state = 1234567;
+        let mut state = SplitMix(1234567);
         let expected = [
             6457827717110365317,
             3203168211198807973,
@@ -69,7 +62,7 @@ mod tests {
             4593380528125082431,
             16408922859458223821,
         ];
-        assert_eq!(expected.map(|_| split_mix(&mut state)), expected);
+        assert_eq!(expected.map(|_| state.next_u64()), expected);
         assert!((0..1000).all(|_| (0.0..1.0).contains(&rng.next_unit())), "outside the unit interval");
     }
 }
