@@ -9,11 +9,15 @@
     reason = "a test that panics has failed, and says where"
 )]
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use program::{Ran, program};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -32,14 +36,8 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flint-rt"));
-        for (name, _) in std::env::vars_os() {
-            // The caller's settings are not under test, except for the device that tests are to use.
-            let is_ours = name.to_string_lossy().starts_with("FLINT_RT_");
-            if is_ours && name != "FLINT_RT_DEVICE" && name != "FLINT_RT_VALIDATION" {
-                command.env_remove(name);
-            }
-        }
+        // The caller's settings are not under test, except for the device that tests are to use.
+        let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
         command
             .args(args)
             .env("HOME", self.path())
@@ -70,44 +68,11 @@ impl Home {
 /// Compiled kernels, for all tests of this file.
 static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
-/// What a run gave.
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
 impl Ran {
-    fn new(output: Output) -> Self {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-
-    #[track_caller]
-    fn gives(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        self
-    }
-
-    /// A refusal: nothing on standard output, one line that names `what` on standard error.
-    #[track_caller]
-    fn refuses(self, code: i32, what: &str) {
-        let ran = self.gives(code);
-        assert_eq!(ran.stdout, "");
-        let line = ran.stderr.lines().last().unwrap_or_default();
-        assert!(line.starts_with("flint-rt: ") && line.contains(what), "wanted {what:?} in {line:?}");
-    }
-
     /// The last of the events, which come one a line.
     #[track_caller]
     fn last_event(&self) -> Value {
         serde_json::from_str(self.stdout.lines().last().unwrap()).unwrap()
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
