@@ -10,6 +10,8 @@ pub mod options;
 
 pub mod budget;
 
+pub mod pressure;
+
 pub mod open;
 
 pub mod rehearsal;
@@ -33,6 +35,7 @@ pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
 pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
+pub use pressure::Pressure;
 pub use session::Session;
 pub use survey::Survey;
 pub use times::TimeSplit;

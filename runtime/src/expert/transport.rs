@@ -187,8 +187,7 @@ impl Transport {
             staging.give_back(buffer);
             probed.map_err(|error| ExpertError::NotPinned { reason: error.to_string() })?;
         }
-        let regions = [staging.region().clone()];
-        let (queue, read) = open_queue(&regions)?;
+        let (queue, read) = open_queue(&staging.regions())?;
         let mut transport = Self {
             gpu: gpu.clone(),
             queue,

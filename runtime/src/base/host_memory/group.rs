@@ -56,6 +56,11 @@ impl Group {
         find(&mounts, &fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
     }
 
+    /// Where its files lie.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// What its limit leaves; `None` where it has none.
     pub fn room(&self) -> Option<GroupRoom> {
         room(&self.folder, self.version, |name| fs::read_to_string(self.folder.join(name)).ok())
