@@ -8,6 +8,8 @@
 
 pub mod options;
 
+pub mod host_budget;
+
 pub mod budget;
 
 pub mod pressure;
@@ -33,6 +35,7 @@ mod error;
 pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
+pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use crate::base::events::EventLog;
 use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::region::page_bytes;
+use crate::base::units::align_up;
 use crate::disk::SourceFile;
-use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
+use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
-    TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, HostPath, InflowStats, StreamStats, Streamer, Transport,
+    TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -132,7 +134,7 @@ impl Engine {
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let mut plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
             plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
@@ -155,7 +157,23 @@ impl Engine {
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
         let files = open_files(options, &source)?;
-        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
+        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files, 0)?;
+        let mut kept_max = 0;
+        // What the ring's memory allows is known now, and with it what the tier's will.
+        let host_path = transport.report().host_path;
+        let copies = host_path.copies() / options.host_path.map_or(1, HostPath::copies);
+        let wanted = plan.host.slots / u32::try_from(copies).expect("invariant: at most 2");
+        if wanted > 0 {
+            let exact = EngineOptions { host_path: Some(host_path), ..options.clone() };
+            match open_transport(&exact, &config, source.kind(), &gpu, &files, wanted) {
+                Ok(larger) => (transport, kept_max) = (larger, wanted),
+                Err(error) => plan.warnings.push(format!(
+                    "no experts are kept in host memory: {error}; --host-memory with fewer bytes, or 0, spares the try"
+                )),
+            }
+        }
+        plan.host.slots = kept_max;
+        plan.host.slot_bytes *= copies;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -186,7 +204,7 @@ impl Engine {
                 layer_count: config.layer_count - config.lead_layer_count,
                 expert_count: config.expert_count,
             },
-            0,
+            kept_max,
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {
@@ -356,19 +374,21 @@ pub(super) fn open_files(
     source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
-/// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
+/// The way from `files` to the device, with room for `kept` records beyond those of the ring; the disk may be a simulated
+/// one, if a test asks for it.
 pub(super) fn open_transport(
     options: &EngineOptions,
     config: &FlintConfig,
     kind: SourceKind,
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
+    kept: u32,
 ) -> Result<Transport, EngineError> {
     let transport_options = TransportOptions {
         read_path: options.read_path,
         host_path: options.host_path,
         span_bytes_max: span_bytes_max(config, kind),
-        buffer_count: RING_SLOTS as usize * pieces_a_record(kind),
+        buffer_count: (RING_SLOTS + kept) as usize * pieces_a_record(kind),
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -414,6 +434,13 @@ fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
 }
 
 /// Bytes of host memory that records pass through.
-pub(super) fn ring_bytes(config: &FlintConfig) -> u64 {
-    u64::from(RING_SLOTS) * config.record_bytes()
+pub(super) fn ring_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    u64::from(RING_SLOTS) * host_slot_bytes(config, kind)
+}
+
+/// Bytes of host memory that a record takes, with what is read around its pieces on a drive of blocks of 4 KiB.
+pub(super) fn host_slot_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    const BLOCK: u64 = 4096;
+    let unit = BLOCK.max(page_bytes() as u64);
+    pieces_a_record(kind) as u64 * align_up(u64::from(span_bytes_max(config, kind)) + BLOCK - 1, unit)
 }

@@ -1,7 +1,7 @@
 //! How much memory of the host may be had, and how hard it is sought after.
 //!
 //! - Owns: nothing. In: the kernel's files (`/proc/meminfo`, `/proc/self/limits`, the control groups above this process,
-//!   `memory.pressure`). Out: a [`HostMemory`], and the [`Stall`]s that the kernel counts.
+//!   `memory.pressure`). Out: a [`HostRoom`], and the [`Stall`]s that the kernel counts.
 //! - Invariants: parsing is pure. A file that is not there, or says something else than expected, is no error: it limits
 //!   nothing. What is given is never more than any of the limits leaves.
 //!
@@ -40,9 +40,9 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What is known of the host's memory.
+/// What is known of the host's memory. Plain data, so that a plan can be made for a host that is not at hand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostMemory {
+pub struct HostRoom {
     /// Bytes of the machine.
     pub total_bytes: Option<u64>,
     /// Bytes that the machine can give without swapping (`MemAvailable`).
@@ -53,7 +53,7 @@ pub struct HostMemory {
     pub address_space_bytes: Option<u64>,
 }
 
-impl HostMemory {
+impl HostRoom {
     /// Looks now.
     pub fn look() -> Self {
         Self::look_with(&Group::all())
@@ -122,8 +122,8 @@ SwapTotal:             0 kB
         for text in ["", "MemTotal:\n", "MemTotal: much kB\nMemAvailable 5 kB\n", "MemAvailable:\t\u{fffd}"] {
             assert_eq!(parse_meminfo(text), (None, None), "{text:?}");
         }
-        assert_eq!(HostMemory::default().free(), None);
-        assert_eq!(HostMemory::default().most_bytes(), None);
+        assert_eq!(HostRoom::default().free(), None);
+        assert_eq!(HostRoom::default().most_bytes(), None);
     }
 
     #[test]
@@ -134,7 +134,7 @@ SwapTotal:             0 kB
             used_bytes,
             cache_bytes,
         };
-        let mut memory = HostMemory {
+        let mut memory = HostRoom {
             total_bytes: Some(64 << 30),
             available_bytes: Some(40 << 30),
             groups: vec![room("/a/b", 60 << 30, 4 << 30, 1 << 30), room("/a", 32 << 30, 20 << 30, 4 << 30)],
@@ -151,7 +151,7 @@ SwapTotal:             0 kB
 
     #[test]
     fn this_machine_says_something() {
-        let memory = HostMemory::look();
+        let memory = HostRoom::look();
         let (free, _) = memory.free().expect("Linux has /proc/meminfo");
         assert!(free <= memory.most_bytes().unwrap(), "{memory:?}");
     }

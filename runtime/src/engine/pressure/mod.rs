@@ -14,7 +14,7 @@ pub mod decide;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::base::host_memory::{Group, HostMemory, Stall};
+use crate::base::host_memory::{Group, HostRoom, Stall};
 use decide::{Limits, Sight, StoodStill, Valve};
 
 /// Between two looks.
@@ -65,7 +65,7 @@ impl Pressure {
     /// Looks, whenever the last look was.
     pub fn look(&mut self, now: Instant, held: u32) -> Sight {
         let since = self.looked_at.replace(now).map(|last| now.saturating_duration_since(last));
-        let memory = HostMemory::look_with(&self.groups);
+        let memory = HostRoom::look_with(&self.groups);
         let machine = Stall::of_machine();
         let mut group = StoodStill::default();
         let mut of_groups = Vec::with_capacity(memory.groups.len());
