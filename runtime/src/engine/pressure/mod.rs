@@ -164,22 +164,4 @@ mod tests {
             }
         }
     }
-
-    /// What a look costs: `cargo test -p flint-runtime --lib a_look_costs -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "measures"]
-    fn a_look_costs() {
-        const LOOKS: u32 = 2000;
-        let mut pressure = Pressure::new(LIMITS);
-        let began = Instant::now();
-        for _ in 0..LOOKS {
-            std::hint::black_box(pressure.look(Instant::now(), 0));
-        }
-        let per_look = began.elapsed() / LOOKS;
-        println!("{per_look:?} a look, {} groups", pressure.groups.len());
-        assert!(
-            per_look < LOOK_EVERY / 100,
-            "a look takes {per_look:?}, more than 1 % of the time between two"
-        );
-    }
 }
