@@ -155,7 +155,7 @@ impl Engine {
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
         let files = open_files(options, &source)?;
-        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
+        let mut transport = open_transport(options, &source, &gpu, &files)?;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -359,16 +359,17 @@ pub(super) fn open_files(
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
 pub(super) fn open_transport(
     options: &EngineOptions,
-    config: &FlintConfig,
-    kind: SourceKind,
+    source: &Source,
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
+    let (pieces, piece_bytes) = pieces_a_record(source);
+    let span_bytes_max = piece_bytes.max(HOST_BUFFER_BYTES_MIN);
     let transport_options = TransportOptions {
         read_path: options.read_path,
         host_path: options.host_path,
-        span_bytes_max: span_bytes_max(config, kind),
-        buffer_count: RING_SLOTS as usize * pieces_a_record(kind),
+        span_bytes_max: u32::try_from(span_bytes_max).expect("invariant: a record is below 4 GiB"),
+        buffer_count: RING_SLOTS as usize * pieces,
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -396,21 +397,11 @@ pub(super) fn paths_chosen(
     }
 }
 
-/// Reads that bring a record.
-fn pieces_a_record(kind: SourceKind) -> usize {
-    match kind {
-        SourceKind::Store => 1,
-        SourceKind::Gguf => 3,
-    }
-}
-
-/// The longest span of one read: a record's largest piece, and a good size for dense weights.
-fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
-    let piece_bytes = match kind {
-        SourceKind::Store => config.record_bytes(),
-        SourceKind::Gguf => config.gate_bytes().max(config.down_bytes()),
-    };
-    u32::try_from(piece_bytes.max(HOST_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
+/// The pieces in which a record is read: how many, and the bytes of the longest.
+fn pieces_a_record(source: &Source) -> (usize, u64) {
+    let Some(key) = source.expert_keys().next() else { return (1, 0) };
+    let pieces = source.expert_pieces(key);
+    (pieces.len(), pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0))
 }
 
 /// Bytes of host memory that records pass through.

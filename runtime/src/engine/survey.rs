@@ -71,7 +71,7 @@ impl Engine {
         let config = FlintConfig::from_gguf(source.gguf())?;
         let gpu = open_gpu(options)?;
         let plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu));
-        let paths = probe_paths(options, &source, &config, &gpu);
+        let paths = probe_paths(options, &source, &gpu);
         Ok(Survey { gpu, plan, paths })
     }
 }
@@ -89,14 +89,9 @@ pub fn open_gpu(options: &EngineOptions) -> Result<Gpu, EngineError> {
     })?)
 }
 
-fn probe_paths(
-    options: &EngineOptions,
-    source: &Source,
-    config: &FlintConfig,
-    gpu: &Gpu,
-) -> Result<PathsChosen, EngineError> {
+fn probe_paths(options: &EngineOptions, source: &Source, gpu: &Gpu) -> Result<PathsChosen, EngineError> {
     let files: Vec<Arc<SourceFile>> = open_files(options, source)?;
-    let transport = open_transport(options, config, source.kind(), gpu, &files)?;
+    let transport = open_transport(options, source, gpu, &files)?;
     Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }
 

@@ -156,7 +156,9 @@ impl HostTier {
             Claim::Keep if is_over => oldest(&self.kept)?,
             Claim::Demand | Claim::Guess | Claim::Keep => {
                 let is_demand = claim == Claim::Demand;
-                let found = self.free.last().copied().or_else(|| oldest(&self.spare));
+                // What was read into last is likeliest to lie in a processor's cache, into which drives write, too.
+                let spare = self.spare.newest().map(|slot| HostSlot(slot.0));
+                let found = spare.or_else(|| self.free.last().copied());
                 found.or_else(|| if is_demand { oldest(&self.guesses) } else { None })?
             }
         };

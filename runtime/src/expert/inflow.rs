@@ -3,8 +3,8 @@
 //! - Owns: the transport, the host tier's table and its slots' memory.
 //! - In: experts that a step waits for, and guesses at those that it will want.
 //! - Out: host slots that hold a whole, checked record.
-//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few reads are under way, so
-//!   a demand waits for at most `guess_depth` reads that it did not ask for. A guess that fails is forgotten; a step
+//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while none of them is under way, so
+//!   a demand waits for few bytes that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
 use std::collections::VecDeque;
@@ -18,12 +18,16 @@ use crate::base::region::HostBuffer;
 use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
+use crate::expert::pace::Pace;
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::{ExpertPieces, Source};
 
-/// Pieces of a record at most: its three matrices.
-const PIECES_MAX: usize = 3;
+/// Matrices of a record.
+const MATRICES: usize = 3;
+
+/// Pieces of a record at most: its matrices.
+const PIECES_MAX: usize = MATRICES;
 
 /// The memory of a host slot, and what is on its way into it.
 struct Place {
@@ -31,10 +35,13 @@ struct Place {
     buffers: [Option<HostBuffer>; PIECES_MAX],
     /// Where in them the wanted bytes lie.
     ranges: [Range<usize>; PIECES_MAX],
+    /// The checksums of the record's matrices, as far as they have landed.
+    sums: [u128; MATRICES],
     /// What is being read.
     pieces: Option<ExpertPieces>,
     key: Option<ExpertKey>,
-    begun: [Option<Instant>; PIECES_MAX],
+    /// When the read of each piece began, and whether as a guess.
+    begun: [Option<(Instant, bool)>; PIECES_MAX],
     next_piece: usize,
     left: usize,
     is_second_read: bool,
@@ -88,7 +95,9 @@ pub(super) struct Inflow {
     /// Slots lent to copies that are not submitted yet.
     held: Vec<HostSlot>,
     completions: Vec<Completion>,
-    guess_depth: usize,
+    /// Pieces that have landed and are not yet looked at.
+    arrived: Vec<(HostSlot, usize)>,
+    pace: Pace,
     stats: InflowStats,
 }
 
@@ -104,7 +113,7 @@ impl Inflow {
         mut transport: Transport,
         source: Arc<Source>,
         kept_max: u32,
-        guess_depth: usize,
+        pace: Pace,
     ) -> Result<Self, ExpertError> {
         let pieces = source.expert_keys().next().map_or(1, |key| source.expert_pieces(key).len());
         let mut buffers = transport.take_buffers()?;
@@ -130,7 +139,8 @@ impl Inflow {
             lent: VecDeque::with_capacity(slot_count as usize),
             held: Vec::with_capacity(slot_count as usize),
             completions: Vec::new(),
-            guess_depth,
+            arrived: Vec::new(),
+            pace,
             stats: InflowStats::default(),
         })
     }
@@ -237,22 +247,26 @@ impl Inflow {
         place.failure = None;
     }
 
-    /// Begins as many reads as the queue takes: demands first, guesses while few reads are under way.
+    /// Begins as many reads as the pace allows, demands first.
     pub(super) fn begin_reads(&mut self) {
         while self.transport.room() > 0 {
             let (slot, is_guess) = match (self.demand.front(), self.guesses.front()) {
                 (Some(&slot), _) => (slot, false),
-                (None, Some(&slot)) if self.transport.in_flight() < self.guess_depth => (slot, true),
-                (None, _) => return,
+                (None, Some(&slot)) => (slot, true),
+                (None, None) => return,
             };
             let place = &mut self.places[slot.0 as usize];
             let pieces = place.pieces.expect("invariant: prepared when it was asked for");
             let piece = place.next_piece;
+            let span = pieces[piece].span;
+            if !self.pace.admits(span.len_bytes, is_guess) {
+                return;
+            }
             if piece == 0 && is_guess {
                 self.stats.guesses_issued += 1;
             }
             let buffer = place.buffers[piece].take().expect("invariant: nobody else reads into it");
-            place.begun[piece] = Some(Instant::now());
+            place.begun[piece] = Some((Instant::now(), is_guess));
             place.next_piece += 1;
             if place.next_piece == pieces.len() {
                 if is_guess {
@@ -261,7 +275,7 @@ impl Inflow {
                     self.demand.pop_front()
                 };
             }
-            let span = pieces[piece].span;
+            self.pace.begun(span.len_bytes, is_guess);
             self.transport.push(Read {
                 file: span.file,
                 offset_bytes: span.offset_bytes,
@@ -297,35 +311,37 @@ impl Inflow {
         mut completions: Vec<Completion>,
         polled: Result<(), DiskError>,
     ) -> Result<(), ExpertError> {
-        let mut whole = Vec::new();
         for Completion { tag, buffer, result } in completions.drain(..) {
             let (index, piece) = (tag / PIECES_MAX as u64, tag % PIECES_MAX as u64);
             let slot = HostSlot(u32::try_from(index).expect("invariant: tags are made of slots"));
             let piece = usize::try_from(piece).expect("invariant: at most PIECES_MAX");
-            if self.arrive(slot, piece, buffer, result.map_err(ExpertError::from)) {
-                whole.push(slot);
-            }
+            self.arrive(slot, piece, buffer, result.map_err(ExpertError::from));
         }
         self.completions = completions;
-        let settled = self.settle(&whole);
+        // The drive goes on while what it gave is looked at.
+        self.begin_reads();
+        self.sum_arrived();
+        let settled = self.settle();
         polled?;
         settled
     }
 
-    /// Takes in one piece; true when it was the last of its record.
+    /// Takes in one piece.
     fn arrive(
         &mut self,
         slot: HostSlot,
         piece: usize,
         buffer: HostBuffer,
         result: Result<Range<usize>, ExpertError>,
-    ) -> bool {
+    ) {
         let place = &mut self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what is read has pieces");
+        let (begun, was_guess) = place.begun[piece].take().expect("invariant: what ends has begun");
+        self.pace.ended(pieces[piece].span.len_bytes, was_guess);
         place.buffers[piece] = Some(buffer);
-        place.left -= 1;
         match result {
             Ok(range) => {
-                if let (Some(begun), Some(key)) = (place.begun[piece], place.key) {
+                if let Some(key) = place.key {
                     let bytes = range.len() as u64;
                     self.stats.read_bytes += bytes;
                     let watch = self.transport.watch();
@@ -337,26 +353,62 @@ impl Inflow {
                 place.failure.get_or_insert(error);
             }
         }
-        place.left == 0
+        self.arrived.push((slot, piece));
     }
 
-    /// All pieces of `slots` have come back: checks the records, has those read once more that are wrong.
-    fn settle(&mut self, slots: &[HostSlot]) -> Result<(), ExpertError> {
-        let wrong = self.wrong_ones(slots);
+    /// Sums what has arrived, where there is something to compare it with. A GGUF in place has no checksums.
+    fn sum_arrived(&mut self) {
+        if !self.transport.checker().is_on() {
+            return;
+        }
+        let layout = self.source.record();
+        let mut places = Vec::with_capacity(self.arrived.len());
+        let mut matrices: Vec<&[u8]> = Vec::with_capacity(self.arrived.len());
+        for &(slot, piece) in &self.arrived {
+            let place = &self.places[slot.0 as usize];
+            let (Some(key), Some(buffer), None, Some(pieces)) =
+                (place.key, &place.buffers[piece], &place.failure, place.pieces)
+            else {
+                continue;
+            };
+            let bytes = &buffer.as_slice()[place.ranges[piece].clone()];
+            if pieces.len() == MATRICES {
+                places.push((slot, piece));
+                matrices.push(bytes);
+            } else {
+                places.extend((0..MATRICES).map(|matrix| (slot, matrix)));
+                matrices.extend(layout.matrices(key, bytes));
+            }
+        }
+        let sums = self.transport.checker().sum_matrices(&matrices);
+        for ((slot, matrix), sum) in places.into_iter().zip(sums) {
+            self.places[slot.0 as usize].sums[matrix] = sum;
+        }
+    }
+
+    /// Counts what has arrived. Records of which all pieces have are done, or are read once more where they are wrong.
+    fn settle(&mut self) -> Result<(), ExpertError> {
         let mut failure = None;
-        for &slot in slots {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for (slot, _) in arrived.drain(..) {
             let place = &mut self.places[slot.0 as usize];
+            place.left -= 1;
+            if place.left > 0 {
+                continue;
+            }
             let key = place.key.expect("invariant: what is read has a name");
             let pieces = place.pieces.expect("invariant: what is read has pieces");
-            if wrong.contains(&slot) {
+            let checker = self.transport.checker();
+            if place.failure.is_none() && checker.is_on() && checker.judge(key, place.sums) == Verdict::Wrong
+            {
                 if !place.is_second_read {
                     // The drive, or the way from it, may have been wrong this once.
-                    self.transport.checker().note_second_read();
+                    checker.note_second_read();
                     (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
                     self.demand.push_back(slot);
                     continue;
                 }
-                place.failure = Some(self.transport.checker().damaged(&Check::Record(key), pieces[0].span));
+                place.failure = Some(checker.damaged(&Check::Record(key), pieces[0].span));
             }
             match place.failure.take() {
                 None => self.tier.landed(slot),
@@ -370,27 +422,8 @@ impl Inflow {
                 }
             }
         }
+        self.arrived = arrived;
         failure.map_or(Ok(()), Err)
-    }
-
-    /// Those of `slots` whose record is not what the store says. A GGUF in place, whose records lie in pieces, has no checksums.
-    fn wrong_ones(&mut self, slots: &[HostSlot]) -> Vec<HostSlot> {
-        if !self.transport.checker().is_on() {
-            return Vec::new();
-        }
-        let (mut checked, mut records) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
-        for &slot in slots {
-            let place = &self.places[slot.0 as usize];
-            if let (Some(key), Some(buffer), None, Some(1)) =
-                (place.key, &place.buffers[0], &place.failure, place.pieces.map(|pieces| pieces.len()))
-            {
-                checked.push(slot);
-                records.push((key, &buffer.as_slice()[place.ranges[0].clone()]));
-            }
-        }
-        let verdicts = self.transport.checker().check_records(&records);
-        let judged = checked.into_iter().zip(verdicts);
-        judged.filter(|&(_, verdict)| verdict == Verdict::Wrong).map(|(slot, _)| slot).collect()
     }
 
     /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails
@@ -488,6 +521,7 @@ impl Default for Place {
             ranges: [const { 0..0 }; PIECES_MAX],
             pieces: None,
             key: None,
+            sums: [0; MATRICES],
             begun: [None; PIECES_MAX],
             next_piece: 0,
             left: 0,

@@ -68,7 +68,7 @@ impl Staging {
     /// # Errors
     /// When memory or the driver refuses.
     pub fn new(gpu: &Gpu, path: HostPath, buffer_bytes: usize, count: usize) -> Result<Self, ExpertError> {
-        let len_bytes = buffer_bytes * count;
+        let len_bytes = HostRegion::bytes_for(buffer_bytes, count);
         let (region, source) = match path {
             HostPath::Import => {
                 let region = HostRegion::new(len_bytes).map_err(crate::disk::DiskError::from)?;

@@ -18,6 +18,7 @@ use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::host_tier::{Found, HostSlot};
 use crate::expert::inflow::{Inflow, InflowStats, Wanted};
+use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
@@ -28,10 +29,6 @@ use crate::store::Source;
 /// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
 const COPY_BATCH_BYTES: u64 = 1 << 20;
-
-/// Reads under way with which a guess is begun: enough that a drive does not fall idle while the device computes a layer, few
-/// enough that a demand does not wait long.
-const GUESS_DEPTH: usize = 4;
 
 /// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
 /// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
@@ -165,7 +162,7 @@ impl Streamer {
         let commands = recorder.finish()?;
         gpu.wait(gpu.submit(&[&commands])?)?;
         Ok(Self {
-            inflow: Inflow::new(transport, source, kept_max, GUESS_DEPTH)?,
+            inflow: Inflow::new(transport, source, kept_max, Pace::default())?,
             pool: Pool::new(slots, policy, space),
             memory,
             table,
