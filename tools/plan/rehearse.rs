@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::rehearsal::{MissTime, Rehearsal, ResidentTime};
-use flint_rt::engine::{Engine, EngineOptions, Session};
+use flint_rt::engine::{Engine, EngineOptions, HostMemory, Session};
 use flint_rt::model::Want;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::model::prefill::NoObserver;
@@ -138,6 +138,9 @@ impl Stage {
             context_len: Some(context_len),
             pool_slots: Some(rehearsal::pool_slots(config, layers)),
             prefill_chunk: Some(CHUNK.min(context_len)),
+            // Its misses are to be reads.
+            host_memory: HostMemory::Bytes(0),
+            memory_bytes: None,
             // Picks are dictated by the script, and a guess would only blur what a miss takes.
             prefetch: Some(false),
             // Reads that take as long as a drive's: threads and device fall asleep as they will, and wake up again.

@@ -203,6 +203,11 @@ impl HostRegion {
         }
     }
 
+    /// Bytes that one of many buffers takes there, the gaps shared among them.
+    pub fn bytes_a_buffer(buffer_bytes: usize) -> usize {
+        buffers_a_huge_page(buffer_bytes).map_or(buffer_bytes, |a_page| HUGE_PAGE_BYTES.div_ceil(a_page))
+    }
+
     /// Cuts the region into `count` exclusive buffers of `buffer_bytes` each, from its start: one behind the other, or with gaps as
     /// [`Self::bytes_for`] says where the region has room for them.
     ///

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use crate::base::events::EventLog;
 use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::region::{HostRegion, page_bytes};
+use crate::base::units::align_up;
 use crate::disk::SourceFile;
-use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
+use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
-    TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, HostPath, InflowStats, StreamStats, Streamer, Transport,
+    TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -22,7 +24,7 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind, is_tensor_whole};
+use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
@@ -132,7 +134,7 @@ impl Engine {
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let mut plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
             plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
@@ -155,7 +157,15 @@ impl Engine {
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
         let files = open_files(options, &source)?;
-        let mut transport = open_transport(options, &source, &gpu, &files)?;
+        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
+        if transport.report().host_path == HostPath::Copy && plan.host.slots > 0 {
+            plan.warnings.push(
+                "no experts are kept in host memory: this device cannot write where the drive's reads land"
+                    .to_owned(),
+            );
+            plan.host.slots = 0;
+        }
+        let kept_max = plan.host.slots;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -186,7 +196,7 @@ impl Engine {
                 layer_count: config.layer_count - config.lead_layer_count,
                 expert_count: config.expert_count,
             },
-            0,
+            kept_max,
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {
@@ -359,17 +369,16 @@ pub(super) fn open_files(
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
 pub(super) fn open_transport(
     options: &EngineOptions,
-    source: &Source,
+    config: &FlintConfig,
+    kind: SourceKind,
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
-    let (pieces, piece_bytes) = pieces_a_record(source);
-    let span_bytes_max = piece_bytes.max(HOST_BUFFER_BYTES_MIN);
     let transport_options = TransportOptions {
         read_path: options.read_path,
         host_path: options.host_path,
-        span_bytes_max: u32::try_from(span_bytes_max).expect("invariant: a record is below 4 GiB"),
-        buffer_count: RING_SLOTS as usize * pieces,
+        span_bytes_max: span_bytes_max(config, kind),
+        buffer_count: RING_SLOTS as usize * pieces_a_record(config, kind).0,
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -398,13 +407,37 @@ pub(super) fn paths_chosen(
 }
 
 /// The pieces in which a record is read: how many, and the bytes of the longest.
-fn pieces_a_record(source: &Source) -> (usize, u64) {
-    let Some(key) = source.expert_keys().next() else { return (1, 0) };
-    let pieces = source.expert_pieces(key);
-    (pieces.len(), pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0))
+fn pieces_a_record(config: &FlintConfig, kind: SourceKind) -> (usize, u64) {
+    let layout = config.record_layout();
+    match kind {
+        SourceKind::Store => {
+            let span = Span { file: FileIndex(0), offset_bytes: 0, len_bytes: layout.record_bytes() };
+            let pieces = ExpertPieces::of_record(span, &layout);
+            (pieces.len(), pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0))
+        }
+        SourceKind::Gguf => {
+            let matrices = layout.matrix_ranges();
+            (matrices.len(), matrices.iter().map(|&(_, len_bytes)| len_bytes).max().unwrap_or(0))
+        }
+    }
+}
+
+/// The longest span of one read: a record's largest piece, and a good size for dense weights.
+fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
+    let (_, piece_bytes) = pieces_a_record(config, kind);
+    u32::try_from(piece_bytes.max(HOST_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
 }
 
 /// Bytes of host memory that records pass through.
-pub(super) fn ring_bytes(config: &FlintConfig) -> u64 {
-    u64::from(RING_SLOTS) * config.record_bytes()
+pub(super) fn ring_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    u64::from(RING_SLOTS) * host_slot_bytes(config, kind)
+}
+
+/// Bytes of host memory that a record takes, with what is read around its pieces on a drive of blocks of 4 KiB.
+pub(super) fn host_slot_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    const BLOCK: u64 = 4096;
+    let unit = BLOCK.max(page_bytes() as u64);
+    let buffer_bytes = align_up(u64::from(span_bytes_max(config, kind)) + BLOCK - 1, unit);
+    let buffer_bytes = usize::try_from(buffer_bytes).expect("invariant: a record is below 4 GiB");
+    (pieces_a_record(config, kind).0 * HostRegion::bytes_a_buffer(buffer_bytes)) as u64
 }

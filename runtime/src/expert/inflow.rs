@@ -19,7 +19,7 @@ use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::pace::Pace;
-use crate::expert::{ExpertError, Transport};
+use crate::expert::{ExpertError, HostPath, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::{ExpertPieces, Source};
 
@@ -77,6 +77,8 @@ pub struct InflowStats {
     pub guesses_wasted: u64,
     /// Uses that found their record in host memory, guesses left out.
     pub host_hits: u64,
+    /// Experts that the device gave up and that were copied to host memory.
+    pub kept: u64,
     /// Record bytes read.
     pub read_bytes: u64,
 }
@@ -98,51 +100,184 @@ pub(super) struct Inflow {
     /// Pieces that have landed and are not yet looked at.
     arrived: Vec<(HostSlot, usize)>,
     pace: Pace,
+    /// Pieces of a record.
+    pieces: usize,
+    /// Slots that may keep what the device gives up, as far as there is memory for them.
+    kept_allowed: u32,
+    kept_capacity: u32,
+    /// Memory that came after the ring's: the region's id, and the slots that lie in it.
+    parts: Vec<(u64, Vec<HostSlot>)>,
     stats: InflowStats,
 }
 
 impl Inflow {
-    /// Takes over a transport that nothing is under way in.
+    /// Takes over a transport that nothing is under way in. Its ring is what is read into; for up to `kept_capacity` records more
+    /// memory is taken as they come.
     ///
     /// # Errors
     /// When the device is lost.
     ///
     /// # Panics
-    /// When the transport's ring has fewer buffers than one record has pieces and a guess needs.
+    /// When the transport's ring has fewer buffers than one record has pieces.
     pub(super) fn new(
         mut transport: Transport,
         source: Arc<Source>,
-        kept_max: u32,
+        kept_capacity: u32,
         pace: Pace,
     ) -> Result<Self, ExpertError> {
         let pieces = source.expert_keys().next().map_or(1, |key| source.expert_pieces(key).len());
         let mut buffers = transport.take_buffers()?;
-        let slot_count = buffers.len() / pieces;
-        let places: Vec<Place> = (0..slot_count)
-            .map(|_| {
-                let mut place = Place::default();
-                place.buffers[..pieces].iter_mut().for_each(|buffer| *buffer = buffers.pop());
-                place
-            })
-            .collect();
-        let slot_count = u32::try_from(slot_count).expect("invariant: a ring's buffers are counted in u32");
-        // Half of the ring for guesses; the rest is read into and copied from.
-        let ring = slot_count.saturating_sub(kept_max);
-        let tier = HostTier::new(slot_count, kept_max.min(slot_count.saturating_sub(1)), ring / 2);
+        let ring = u32::try_from(buffers.len() / pieces).expect("invariant: buffers are counted in u32");
+        // The device cannot write where only a copy by the processor leads.
+        let can_keep = transport.report().host_path != HostPath::Copy;
+        let kept_capacity = if can_keep { kept_capacity } else { 0 };
+        let capacity = (ring + kept_capacity) as usize;
+        let mut places: Vec<Place> = Vec::new();
+        places.resize_with(capacity, Place::default);
+        for place in &mut places[..ring as usize] {
+            place.take_buffers(pieces, &mut buffers);
+        }
         Ok(Self {
             transport,
             source,
-            tier,
+            // Half of the ring for guesses; the rest is read into and copied from.
+            tier: HostTier::new(ring, kept_capacity, ring / 2),
             places,
-            demand: VecDeque::with_capacity(slot_count as usize),
-            guesses: VecDeque::with_capacity(slot_count as usize),
-            lent: VecDeque::with_capacity(slot_count as usize),
-            held: Vec::with_capacity(slot_count as usize),
+            demand: VecDeque::with_capacity(capacity),
+            guesses: VecDeque::with_capacity(capacity),
+            lent: VecDeque::with_capacity(capacity),
+            held: Vec::with_capacity(capacity),
             completions: Vec::new(),
             arrived: Vec::new(),
             pace,
+            pieces,
+            kept_allowed: kept_capacity,
+            kept_capacity,
+            parts: Vec::new(),
             stats: InflowStats::default(),
         })
+    }
+
+    /// How many experts may be kept, as far as there is memory for them.
+    pub(super) fn kept_allowed(&self) -> u32 {
+        self.kept_allowed
+    }
+
+    /// Slots that have memory beyond the ring's.
+    pub(super) fn kept_memory(&self) -> u32 {
+        self.tier.kept_max()
+    }
+
+    /// Experts that are kept.
+    pub(super) fn kept_count(&self) -> u32 {
+        self.tier.kept_count()
+    }
+
+    /// From now on at most `slots` experts are kept: memory beyond goes back to the system as far as nothing is under way in it,
+    /// the rest with a later call.
+    pub(super) fn allow_kept(&mut self, slots: u32) {
+        self.kept_allowed = slots.min(self.kept_capacity);
+        let mut at = self.parts.len();
+        while at > 0 && self.tier.kept_max() > self.kept_allowed {
+            at -= 1;
+            if self.parts[at].1.iter().all(|&slot| self.tier.is_idle(slot)) {
+                let (_, slots) = self.parts.remove(at);
+                self.give_up(&slots);
+            }
+        }
+    }
+
+    fn give_up(&mut self, slots: &[HostSlot]) {
+        let mut buffers = Vec::with_capacity(slots.len() * self.pieces);
+        for &slot in slots {
+            self.tier.remove(slot);
+            let place = &mut self.places[slot.0 as usize];
+            buffers.extend(place.buffers.iter_mut().filter_map(Option::take));
+            place.key = None;
+        }
+        self.transport.shrink(buffers);
+    }
+
+    /// Takes memory for some experts more, where that is allowed and can be had. Where it cannot, no more is asked for.
+    fn grow(&mut self) {
+        let wanted = self.kept_allowed.saturating_sub(self.tier.kept_max()) as usize;
+        if wanted == 0 {
+            return;
+        }
+        let Ok((region_id, mut buffers)) = self.transport.grow(wanted * self.pieces) else {
+            self.kept_allowed = self.tier.kept_max();
+            return;
+        };
+        let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
+        while buffers.len() >= self.pieces {
+            let slot = self.tier.absent().expect("invariant: no more than the capacity is allowed");
+            self.tier.add(slot);
+            self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
+            slots.push(slot);
+        }
+        assert!(buffers.is_empty(), "memory is taken for whole records");
+        self.parts.push((region_id, slots));
+    }
+
+    /// The device gives `key` up. `Some` when its bytes are to be copied into a slot before they are overwritten; nothing where they
+    /// are here already, or are not kept. `is_worth_more` says whether the first of two is worth more than the second.
+    pub(super) fn keep(
+        &mut self,
+        key: ExpertKey,
+        is_worth_more: impl Fn(ExpertKey, ExpertKey) -> bool,
+    ) -> Option<HostSlot> {
+        if self.kept_capacity == 0 {
+            return None;
+        }
+        if self.tier.kept_count() >= self.tier.kept_max() {
+            self.grow();
+        }
+        if self.tier.kept_count() >= self.tier.kept_max() {
+            let oldest = self.tier.oldest_kept()?;
+            if !is_worth_more(key, oldest) {
+                return None;
+            }
+        }
+        if self.tier.lookup(key).is_some() {
+            self.tier.keep(key);
+            return None;
+        }
+        let slot = self.tier.claim(key, Claim::Keep)?;
+        self.prepare(slot, key, false);
+        let place = &mut self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: prepared above");
+        place.left = 0;
+        for (range, piece) in place.ranges.iter_mut().zip(pieces.iter()) {
+            *range = 0..usize::try_from(piece.span.len_bytes).expect("invariant: a piece fits its buffer");
+        }
+        self.stats.kept += 1;
+        Some(slot)
+    }
+
+    /// Records the copy of a record that the device gives up, from `source` into the slot that [`Self::keep`] gave.
+    pub(super) fn record_keep(
+        &self,
+        recorder: &mut Recorder,
+        slot: HostSlot,
+        source: &Buffer,
+        source_offset_bytes: u64,
+    ) {
+        let place = &self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what is kept has pieces");
+        for (piece, (buffer, range)) in pieces.iter().zip(place.buffers.iter().zip(&place.ranges)) {
+            let buffer = buffer.as_ref().expect("invariant: what is kept has its buffers");
+            let (target, offset_bytes) = self.transport.staging().land(buffer, range);
+            let from = source_offset_bytes + piece.record_offset_bytes;
+            recorder.copy(source, from, target, offset_bytes, range.len() as u64);
+        }
+    }
+
+    /// The copies into `slots` end with the ticket; without one they were never submitted.
+    pub(super) fn kept(&mut self, slots: &[HostSlot], ticket: Option<Ticket>) {
+        match ticket {
+            Some(ticket) => self.lent.extend(slots.iter().map(|&slot| (ticket, slot))),
+            None => slots.iter().for_each(|&slot| self.tier.forget(slot)),
+        }
     }
 
     pub(super) fn transport(&self) -> &Transport {
@@ -511,6 +646,14 @@ impl Inflow {
             self.tier.give_back(slot);
         }
         Ok(())
+    }
+}
+
+impl Place {
+    fn take_buffers(&mut self, pieces: usize, from: &mut Vec<HostBuffer>) {
+        for buffer in &mut self.buffers[..pieces] {
+            *buffer = from.pop();
+        }
     }
 }
 

@@ -95,7 +95,7 @@ pub struct ExpertPieces {
 
 impl ExpertPieces {
     /// A record that lies in one place: in one piece, or by its matrices where it is large and they begin where direct reads may.
-    pub(super) fn of_record(span: Span, layout: &RecordLayout) -> Self {
+    pub fn of_record(span: Span, layout: &RecordLayout) -> Self {
         let matrices = layout.matrix_ranges();
         let is_aligned =
             matrices.iter().all(|&(offset_bytes, _)| offset_bytes.is_multiple_of(RECORD_ALIGN_BYTES));
