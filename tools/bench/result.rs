@@ -94,7 +94,7 @@ pub(super) struct Row {
     /// Share of all experts that the pool holds.
     pub(super) pool_share: f64,
     pub(super) pool_bytes: u64,
-    /// Experts kept in host memory: no such tier yet.
+    /// Host memory that keeps experts which the pool does not hold.
     pub(super) host_tier_bytes: u64,
     pub(super) staging_bytes: u64,
 

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 
 use flint_rt::base::host_memory::{Bound, HostRoom};
 use flint_rt::engine::expectation::{
-    DeviceCost, DriveCost, Expectation, Routes, StepCost, TokenCost, chunk_read_bytes, hit_rate,
+    DeviceCost, DriveCost, Expectation, Hits, Routes, StepCost, TokenCost, chunk_read_bytes,
 };
 use flint_rt::engine::rehearsal::Rehearsal;
 use flint_rt::engine::survey::{Room, fit, open_gpu, plan_memory};
@@ -202,7 +202,10 @@ impl Report {
             found.step_cost(&token, &rehearsed, &estimate)
         });
         let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
-        let pool = |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
+        let pool = |routes| {
+            let hits = Hits::of(plan.pool_slots, plan.host.slots, plan.expert_total, routes);
+            Expectation::with_host(&token, &step_cost, &drive_cost, hits)
+        };
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },

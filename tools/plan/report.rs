@@ -60,7 +60,11 @@ impl Report {
         }
         text.push_str("speed to expect, one conversation, one token at a time (estimates)\n");
         self.use_lines("cold", "every expert is read", &self.cold, &mut text);
-        let hits = format!("{:.0} % of uses hit", 100.0 * self.typical.expected.hit_rate);
+        let (hits, on_host) = (self.typical.expected.hit_rate, self.typical.expected.host_hit_rate);
+        let hits = match self.plan.host.slots {
+            0 => format!("{:.0} % of uses hit", 100.0 * hits),
+            _ => format!("{:.0} % hit, {:.0} % on host", 100.0 * hits, 100.0 * on_host),
+        };
         self.use_lines("typical", &hits, &self.typical, &mut text);
         self.use_lines("resident", "nothing is read", &self.resident, &mut text);
         let (seconds, bytes) = self.chunk;
@@ -338,6 +342,7 @@ fn use_json(of: &Use) -> Value {
         json!({
             "tokens_a_second": e.tokens_a_second(),
             "hit_rate": e.hit_rate,
+            "host_hit_rate": e.host_hit_rate,
             "read_bytes": e.read_bytes,
             "drive_seconds": e.drive_seconds,
             "round_trip_seconds": e.round_trip_seconds,

@@ -94,8 +94,9 @@ fn device_budget(input: &BudgetInput) -> Result<(u64, &'static str), EngineError
         return Err(EngineError::GpuMemoryTooLarge { asked_bytes, free_bytes });
     }
     // The host's own programs need a share of what is theirs, too.
-    let for_others = if free_on_host.is_some() { RESERVE_BYTES.max(free_bytes / 4) } else { RESERVE_BYTES };
-    let budget_bytes = input.allowed_bytes.unwrap_or(free_bytes.saturating_sub(for_others));
+    let share_of_host = free_on_host.map_or(u64::MAX, |bytes| bytes - bytes / 4);
+    let sensible_bytes = input.free_bytes.saturating_sub(RESERVE_BYTES).min(share_of_host);
+    let budget_bytes = input.allowed_bytes.unwrap_or(sensible_bytes);
     let HostMemory::Bytes(host_bytes) = input.host_memory else {
         return Ok(within(budget_bytes, input.memory_bytes, input.staging_bytes));
     };
