@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::events::EventLog;
 use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::READS_IN_FLIGHT_MAX;
-use crate::base::region::page_bytes;
+use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::align_up;
 use crate::disk::SourceFile;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
@@ -24,7 +24,7 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind, is_tensor_whole};
+use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
@@ -157,23 +157,15 @@ impl Engine {
         let pipelines = Pipelines::new(&gpu, shape, tuning)?;
 
         let files = open_files(options, &source)?;
-        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files, 0)?;
-        let mut kept_max = 0;
-        // What the ring's memory allows is known now, and with it what the tier's will.
-        let host_path = transport.report().host_path;
-        let copies = host_path.copies() / options.host_path.map_or(1, HostPath::copies);
-        let wanted = plan.host.slots / u32::try_from(copies).expect("invariant: at most 2");
-        if wanted > 0 {
-            let exact = EngineOptions { host_path: Some(host_path), ..options.clone() };
-            match open_transport(&exact, &config, source.kind(), &gpu, &files, wanted) {
-                Ok(larger) => (transport, kept_max) = (larger, wanted),
-                Err(error) => plan.warnings.push(format!(
-                    "no experts are kept in host memory: {error}; --host-memory with fewer bytes, or 0, spares the try"
-                )),
-            }
+        let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
+        if transport.report().host_path == HostPath::Copy && plan.host.slots > 0 {
+            plan.warnings.push(
+                "no experts are kept in host memory: this device cannot write where the drive's reads land"
+                    .to_owned(),
+            );
+            plan.host.slots = 0;
         }
-        plan.host.slots = kept_max;
-        plan.host.slot_bytes *= copies;
+        let kept_max = plan.host.slots;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -374,21 +366,19 @@ pub(super) fn open_files(
     source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
-/// The way from `files` to the device, with room for `kept` records beyond those of the ring; the disk may be a simulated
-/// one, if a test asks for it.
+/// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
 pub(super) fn open_transport(
     options: &EngineOptions,
     config: &FlintConfig,
     kind: SourceKind,
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
-    kept: u32,
 ) -> Result<Transport, EngineError> {
     let transport_options = TransportOptions {
         read_path: options.read_path,
         host_path: options.host_path,
         span_bytes_max: span_bytes_max(config, kind),
-        buffer_count: (RING_SLOTS + kept) as usize * pieces_a_record(kind),
+        buffer_count: RING_SLOTS as usize * pieces_a_record(config, kind).0,
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -416,20 +406,25 @@ pub(super) fn paths_chosen(
     }
 }
 
-/// Reads that bring a record.
-fn pieces_a_record(kind: SourceKind) -> usize {
+/// The pieces in which a record is read: how many, and the bytes of the longest.
+fn pieces_a_record(config: &FlintConfig, kind: SourceKind) -> (usize, u64) {
+    let layout = config.record_layout();
     match kind {
-        SourceKind::Store => 1,
-        SourceKind::Gguf => 3,
+        SourceKind::Store => {
+            let span = Span { file: FileIndex(0), offset_bytes: 0, len_bytes: layout.record_bytes() };
+            let pieces = ExpertPieces::of_record(span, &layout);
+            (pieces.len(), pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0))
+        }
+        SourceKind::Gguf => {
+            let matrices = layout.matrix_ranges();
+            (matrices.len(), matrices.iter().map(|&(_, len_bytes)| len_bytes).max().unwrap_or(0))
+        }
     }
 }
 
 /// The longest span of one read: a record's largest piece, and a good size for dense weights.
 fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
-    let piece_bytes = match kind {
-        SourceKind::Store => config.record_bytes(),
-        SourceKind::Gguf => config.gate_bytes().max(config.down_bytes()),
-    };
+    let (_, piece_bytes) = pieces_a_record(config, kind);
     u32::try_from(piece_bytes.max(HOST_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
 }
 
@@ -442,5 +437,7 @@ pub(super) fn ring_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
 pub(super) fn host_slot_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
     const BLOCK: u64 = 4096;
     let unit = BLOCK.max(page_bytes() as u64);
-    pieces_a_record(kind) as u64 * align_up(u64::from(span_bytes_max(config, kind)) + BLOCK - 1, unit)
+    let buffer_bytes = align_up(u64::from(span_bytes_max(config, kind)) + BLOCK - 1, unit);
+    let buffer_bytes = usize::try_from(buffer_bytes).expect("invariant: a record is below 4 GiB");
+    (pieces_a_record(config, kind).0 * HostRegion::bytes_a_buffer(buffer_bytes)) as u64
 }

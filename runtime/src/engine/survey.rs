@@ -120,7 +120,7 @@ fn probe_paths(
     gpu: &Gpu,
 ) -> Result<PathsChosen, EngineError> {
     let files: Vec<Arc<SourceFile>> = open_files(options, source)?;
-    let transport = open_transport(options, config, source.kind(), gpu, &files, 0)?;
+    let transport = open_transport(options, config, source.kind(), gpu, &files)?;
     Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }
 

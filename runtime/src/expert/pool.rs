@@ -132,6 +132,17 @@ impl Pool {
         }
     }
 
+    /// Whether the policy would rather have `one` than `other`, wherever they are. Where it only knows an order of use, what leaves now is
+    /// worth more than what left before.
+    pub fn is_worth_more(&self, one: ExpertKey, other: ExpertKey) -> bool {
+        match &self.order {
+            Order::Recency(_) => true,
+            Order::Ranking(ranking) => {
+                ranking.score(self.space.index(one)) > ranking.score(self.space.index(other))
+            }
+        }
+    }
+
     fn note_use(&mut self, slot: SlotIndex, key: ExpertKey) {
         match &mut self.order {
             Order::Recency(recency) => recency.touch(slot),

@@ -76,7 +76,7 @@ struct Part {
 
 impl Part {
     fn new(gpu: &Gpu, path: HostPath, buffer_bytes: usize, buffer_count: usize) -> Result<Self, ExpertError> {
-        let len_bytes = buffer_bytes * buffer_count;
+        let len_bytes = HostRegion::bytes_for(buffer_bytes, buffer_count);
         let (region, source) = match path {
             HostPath::Import => {
                 let region = HostRegion::new(len_bytes).map_err(crate::disk::DiskError::from)?;
@@ -99,7 +99,7 @@ const BUFFERS_TOGETHER: usize = 3;
 
 /// Buffers of a part.
 fn buffers_a_part(buffer_bytes: usize) -> usize {
-    let fitting = STAGING_PART_BYTES / buffer_bytes;
+    let fitting = STAGING_PART_BYTES / HostRegion::bytes_a_buffer(buffer_bytes);
     (fitting - fitting % BUFFERS_TOGETHER).max(BUFFERS_TOGETHER)
 }
 

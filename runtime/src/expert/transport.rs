@@ -280,6 +280,24 @@ impl Transport {
         self.staging.take_all(&self.gpu)
     }
 
+    /// Takes more host memory, for at most `buffers_max` buffers: what part it is, and the buffers.
+    ///
+    /// # Errors
+    /// When memory or the driver refuses.
+    pub(super) fn grow(&mut self, buffers_max: usize) -> Result<(u64, Vec<HostBuffer>), ExpertError> {
+        let (region, buffers) = self.staging.grow(&self.gpu, buffers_max)?;
+        // What is not registered is read into all the same.
+        let _ = self.queue.add_region(&region);
+        Ok((region.id(), buffers))
+    }
+
+    /// Gives a part of host memory back to the system, all of whose buffers these are.
+    pub(super) fn shrink(&mut self, buffers: Vec<HostBuffer>) {
+        let region = self.staging.shrink(buffers);
+        // A queue that does not let go keeps the memory, and nothing else goes wrong.
+        let _ = self.queue.remove_region(&region);
+    }
+
     /// How many more reads can be begun now.
     pub(super) fn room(&self) -> usize {
         self.queue.depth() - self.queue.in_flight()
