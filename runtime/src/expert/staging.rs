@@ -36,14 +36,6 @@ pub enum HostPath {
 impl HostPath {
     /// All of them, the best first.
     pub const ALL: [Self; 3] = [Self::Import, Self::Mapped, Self::Copy];
-
-    /// How often the bytes of a buffer lie in host memory: a copy by the CPU goes into memory of its own.
-    pub fn copies(self) -> u64 {
-        match self {
-            Self::Import | Self::Mapped => 1,
-            Self::Copy => 2,
-        }
-    }
 }
 
 impl fmt::Display for HostPath {
@@ -162,14 +154,6 @@ impl Staging {
             && buffers.iter().all(|buffer| buffer.region_id() == id);
         assert!(is_whole, "a part is given up with all of its buffers");
         self.parts.remove(at).region
-    }
-
-    /// How many buffers lie in the part of the region with this id.
-    ///
-    /// # Panics
-    /// When there is none.
-    pub fn part_len(&self, region_id: u64) -> usize {
-        self.parts[self.part_of(region_id)].buffer_count
     }
 
     fn part_of(&self, region_id: u64) -> usize {

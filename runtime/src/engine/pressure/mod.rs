@@ -69,15 +69,13 @@ impl Pressure {
         let machine = Stall::of_machine();
         let mut group = StoodStill::default();
         let mut of_groups = Vec::with_capacity(memory.groups.len());
-        for (room, stall) in self.groups.iter().filter_map(|group| {
-            let folder = group.folder();
-            let has_limit = memory.groups.iter().any(|room| room.folder == folder);
-            Some((folder, group.stall().filter(|_| has_limit)?))
-        }) {
-            let last = self.of_groups.iter().find(|(folder, _)| folder == room).map(|(_, stall)| stall);
-            let share = stood_still(last, &stall, since);
+        for limited in &memory.groups {
+            let is_it = |group: &&Group| group.folder() == limited.folder;
+            let Some(stall) = self.groups.iter().find(is_it).and_then(Group::stall) else { continue };
+            let last = self.of_groups.iter().find(|(folder, _)| *folder == limited.folder);
+            let share = stood_still(last.map(|(_, stall)| stall), &stall, since);
             group = StoodStill { some: group.some.max(share.some), full: group.full.max(share.full) };
-            of_groups.push((room.to_owned(), stall));
+            of_groups.push((limited.folder.clone(), stall));
         }
         let sight = Sight {
             at: now.saturating_duration_since(self.begun),
