@@ -187,6 +187,35 @@ fn host_memory_has_what_the_plan_says_and_saves_reads() {
     assert!(error.contains("--gpu-memory"), "{error}");
 }
 
+#[test]
+fn host_memory_comes_and_goes_while_tokens_are_made() {
+    let Some(mut engine) = open_nano(|options| {
+        options.pool_slots = Some(4);
+        options.host_memory = HostMemory::Auto;
+    }) else {
+        return skip_without_device();
+    };
+    let wanted = run(&mut engine);
+    let full = engine.host_tier();
+    assert!(full.kept > 60 && full.kept <= full.memory && full.allowed == 92, "{full:?}");
+    for allowed in [40, 0, 92] {
+        engine.keep_at_most(allowed);
+        let shrunk = engine.host_tier();
+        assert!(shrunk.kept <= allowed && shrunk.memory <= full.memory, "{shrunk:?}");
+        if allowed == 0 {
+            assert_eq!(shrunk.memory, 0, "all of it is given back");
+        }
+        let reads = engine.inflow_stats().demand_reads;
+        assert!(run(&mut engine) == wanted, "other tokens with {allowed} experts in host memory");
+        assert!(
+            allowed == 92 || engine.inflow_stats().demand_reads > reads,
+            "what is not kept is read again"
+        );
+    }
+    assert!(engine.host_tier().kept > 60, "{:?}", engine.host_tier());
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+}
+
 /// Why the bundled model does not open so.
 fn refused(change: impl FnOnce(&mut EngineOptions)) -> String {
     let device = std::env::var("FLINT_RT_DEVICE").ok().filter(|name| !name.is_empty());

@@ -36,7 +36,7 @@ pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
 pub use host_budget::{HostBill, HostMemory, HostPlan};
-pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
+pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::Session;

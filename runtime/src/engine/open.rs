@@ -1,13 +1,18 @@
 //! Opens a model: from a path to an engine that can generate.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::base::events::EventLog;
+use crate::base::host_memory::HostRoom;
 use crate::base::ids::{FileIndex, Span, TokenId};
-use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::limits::{READS_IN_FLIGHT_MAX, STAGING_PART_BYTES};
 use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::align_up;
 use crate::disk::SourceFile;
+use crate::engine::host_budget::HostPlan;
+use crate::engine::pressure::Pressure;
+use crate::engine::pressure::decide::Limits;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
@@ -83,8 +88,21 @@ pub struct Engine {
     files: Vec<Arc<SourceFile>>,
     is_drive_modelled: bool,
     chat_template: Option<String>,
+    /// Watches host memory, where some of it keeps experts.
+    pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+}
+
+/// Experts in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostTierUse {
+    /// Those that are kept because the device gave them up.
+    pub kept: u32,
+    /// Those that there is memory for, beyond what is read into.
+    pub memory: u32,
+    /// Those that may be kept now.
+    pub allowed: u32,
 }
 
 /// The kind of vocabulary, and the way in which text is split, that this tokenizer follows.
@@ -208,6 +226,7 @@ impl Engine {
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
         streamer.set_prefetch(options.prefetch.unwrap_or(true));
+        let pressure = watch_memory(&plan.host, streamer.kept()[2]);
         let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
         Ok(Self {
             model,
@@ -217,9 +236,32 @@ impl Engine {
             paths,
             files,
             chat_template,
+            pressure,
             step_ns: 0,
             is_drive_modelled: options.drive_model.is_some(),
         })
+    }
+
+    /// Keeps at most `experts` in host memory from now on, and gives the memory of the others back; not more than was planned for.
+    /// What others need of the machine's memory goes before.
+    pub fn keep_at_most(&mut self, experts: u32) {
+        self.model.streamer.allow_kept(experts);
+    }
+
+    /// What host memory holds beside the device's slots.
+    pub fn host_tier(&self) -> HostTierUse {
+        let [kept, memory, allowed] = self.model.streamer.kept();
+        HostTierUse { kept, memory, allowed }
+    }
+
+    /// Gives host memory back that others need more than this engine does. To be called between steps.
+    pub(super) fn mind_memory(&mut self) {
+        let Some(pressure) = &mut self.pressure else { return };
+        let [_, memory, allowed] = self.model.streamer.kept();
+        let changed = pressure.kept_max_now(Instant::now(), memory);
+        if changed.is_some() || memory > allowed {
+            self.model.streamer.allow_kept(changed.unwrap_or(allowed));
+        }
     }
 
     /// An empty conversation.
@@ -364,6 +406,22 @@ pub(super) fn open_files(
 ) -> Result<Vec<Arc<SourceFile>>, EngineError> {
     let open = if options.drive_model.is_some() { SourceFile::open_buffered } else { SourceFile::open };
     source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
+}
+
+/// Who watches host memory that may keep `slots` experts; nobody where none are kept.
+fn watch_memory(host: &HostPlan, slots: u32) -> Option<Pressure> {
+    if slots == 0 {
+        return None;
+    }
+    let a_part =
+        u64::try_from(STAGING_PART_BYTES).expect("invariant: a u64 holds every length") / host.slot_bytes;
+    Some(Pressure::new(Limits {
+        slots_max: slots,
+        step_slots: u32::try_from(a_part).unwrap_or(u32::MAX).max(1),
+        slot_bytes: host.slot_bytes,
+        reserve_bytes: host.reserve_bytes,
+        total_bytes: HostRoom::look().most_bytes().unwrap_or(u64::MAX),
+    }))
 }
 
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.

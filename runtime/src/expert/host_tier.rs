@@ -299,6 +299,10 @@ impl HostTier {
         };
         *lent = lent.checked_sub(1).expect("a slot is given back as often as it was lent");
         self.enter(slot);
+        if self.kept_count > self.kept_max {
+            // Memory went while it was lent.
+            self.spare_oldest_kept();
+        }
     }
 
     /// The device gives `key` up. True when its bytes are here and stay; false when they would have to be copied.
@@ -428,7 +432,8 @@ impl HostTier {
     /// # Panics
     /// When they disagree.
     pub fn assert_consistent(&self) {
-        let (mut kept, mut guesses, mut occupied, mut ordered, mut absent) = (0, 0, 0, 0, 0);
+        let (mut kept, mut kept_idle, mut guesses) = (0, 0, 0);
+        let (mut occupied, mut ordered, mut absent) = (0, 0, 0);
         for (index, state) in (0..).map(HostSlot).zip(&self.slots) {
             let key = match *state {
                 State::Absent => {
@@ -445,6 +450,7 @@ impl HostTier {
                 }
                 State::Held { key, class, lent } => {
                     kept += u32::from(class == Class::Kept);
+                    kept_idle += u32::from(class == Class::Kept && lent == 0);
                     guesses += u32::from(class == Class::Guess);
                     ordered += usize::from(lent == 0);
                     key
@@ -459,6 +465,6 @@ impl HostTier {
         let counted: usize = orders.iter().map(|order| order.oldest_first().count()).sum();
         assert_eq!(ordered, counted, "the orders miss a slot");
         assert_eq!((kept, guesses), (self.kept_count, self.guess_count), "kept and guesses are miscounted");
-        assert!(kept <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
+        assert!(kept_idle <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
     }
 }

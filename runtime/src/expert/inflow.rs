@@ -177,6 +177,10 @@ impl Inflow {
     /// the rest with a later call.
     pub(super) fn allow_kept(&mut self, slots: u32) {
         self.kept_allowed = slots.min(self.kept_capacity);
+        if self.take_back(false).is_err() {
+            // The device is lost; the next step says so.
+            return;
+        }
         let mut at = self.parts.len();
         while at > 0 && self.tier.kept_max() > self.kept_allowed {
             at -= 1;

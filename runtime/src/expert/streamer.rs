@@ -239,6 +239,12 @@ impl Streamer {
         self.inflow.drop_guesses(|_| true);
     }
 
+    /// As [`Self::begin_step`], for a step that uses nearly all experts.
+    pub fn begin_sweep(&mut self) {
+        self.pool.begin_sweep();
+        self.inflow.drop_guesses(|_| true);
+    }
+
     /// Whether every one of `experts` is in a slot.
     pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
         experts.iter().all(|&expert| {
@@ -307,7 +313,9 @@ impl Streamer {
         for load in loads {
             let Some(victim) = load.victim else { continue };
             let pool = &self.pool;
-            if let Some(slot) = self.inflow.keep(victim, |one, other| pool.is_worth_more(one, other)) {
+            // What a sweep passes on is worth no more than what the sweep before left there.
+            let is_worth_more = |one, other| !pool.is_sweep() && pool.is_worth_more(one, other);
+            if let Some(slot) = self.inflow.keep(victim, is_worth_more) {
                 copies.push((slot, load.slot));
             }
         }
