@@ -150,6 +150,11 @@ impl HostTier {
         }
     }
 
+    /// Whether a slot is empty.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// How many slots have memory.
     pub fn slot_count(&self) -> u32 {
         let absent = self.slots.iter().filter(|state| **state == State::Absent).count();
@@ -218,9 +223,10 @@ impl HostTier {
             Claim::Keep if is_over => oldest(&self.kept)?,
             Claim::Demand | Claim::Guess | Claim::Keep => {
                 let is_demand = claim == Claim::Demand;
-                // What was read into last is likeliest to lie in a processor's cache, into which drives write, too.
-                let spare = self.spare.newest().map(|slot| HostSlot(slot.0));
-                let found = spare.or_else(|| self.free.last().copied());
+                // Memory that holds nothing first; then what was read into last, which is likeliest to lie in a processor's
+                // cache, into which drives write, too.
+                let spare = || self.spare.newest().map(|slot| HostSlot(slot.0));
+                let found = self.free.last().copied().or_else(spare);
                 found.or_else(|| if is_demand { oldest(&self.guesses) } else { None })?
             }
         };
