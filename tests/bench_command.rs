@@ -187,13 +187,14 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
             "samples_ts",
             "hit_rate",
             "disk_gb_s",
+            "disk_busy_share",
             "prefetch",
             "drive_profile",
             "plan_ratio",
         ] {
             assert!(row.get(key).is_some(), "{key} is missing: {row}");
         }
-        assert_eq!(row["schema_version"], 1);
+        assert_eq!(row["schema_version"], 2);
         assert_eq!(row["model_n_params"], 10_844_448);
         assert_eq!(row["pool_slots"], 48);
         assert_eq!(row["cache"], "warm");
@@ -204,6 +205,9 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
         assert_eq!((ns.len(), ts.len()), (2, 2));
         let mean = ns.iter().map(|ns| tokens * 1e9 / ns.as_f64().unwrap()).sum::<f64>() / 2.0;
         assert!((row["avg_ts"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{row}");
+        let busy = row["disk_busy_share"].as_f64().unwrap();
+        assert!((0.0..=1.001).contains(&busy), "{row}");
+        assert_eq!(busy > 0.0, row["disk_gb_s"].is_number(), "{row}");
         // The parts are the steps' whole time, which the timed part holds.
         let part = |key: &str| row[key].as_f64().unwrap();
         let parts = ["disk_ns_a_token", "copy_ns_a_token", "gpu_ns_a_token", "host_ns_a_token"].map(part);

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use flint_rt::disk::ReadCounters;
 use flint_rt::engine::{Engine, EngineError, Session, TimeSplit};
 use flint_rt::expert::{InflowStats, StreamStats};
 use flint_rt::model::prefill::PrefillObserver;
@@ -27,6 +28,8 @@ pub(super) struct Sample {
     pub(super) misses: u64,
     pub(super) evictions: u64,
     pub(super) read_bytes: u64,
+    /// Time in which at least one read was under way.
+    pub(super) disk_busy_ns: u64,
     pub(super) late_reads: u64,
     pub(super) guesses_issued: u64,
     pub(super) guesses_used: u64,
@@ -100,7 +103,7 @@ struct Counters {
     stream: StreamStats,
     inflow: InflowStats,
     split: TimeSplit,
-    late_reads: u64,
+    reads: ReadCounters,
 }
 
 impl Counters {
@@ -109,7 +112,7 @@ impl Counters {
             stream: engine.stream_stats(),
             inflow: engine.inflow_stats(),
             split: engine.time_split(),
-            late_reads: engine.read_counters().late_reads,
+            reads: engine.read_counters(),
         }
     }
 
@@ -121,7 +124,8 @@ impl Counters {
             misses: now.stream.misses - self.stream.misses,
             evictions: now.stream.evictions - self.stream.evictions,
             read_bytes: now.stream.read_bytes - self.stream.read_bytes,
-            late_reads: now.late_reads - self.late_reads,
+            disk_busy_ns: now.reads.busy_ns - self.reads.busy_ns,
+            late_reads: now.reads.late_reads - self.reads.late_reads,
             guesses_issued: now.inflow.guesses_issued - self.inflow.guesses_issued,
             guesses_used: now.inflow.guesses_used + now.inflow.guesses_used_late
                 - self.inflow.guesses_used

@@ -14,6 +14,7 @@ mod drive;
 mod facts;
 mod measure;
 mod output;
+mod read_back;
 mod record;
 mod result;
 mod routes;
@@ -39,7 +40,8 @@ use facts::ModelFacts;
 use measure::{Conditions, Measured};
 use output::Printer;
 use record::Recording;
-use result::Row;
+pub(crate) use read_back::rows as read_back;
+pub(crate) use result::Row;
 use routes::Driven;
 use row::Setting;
 use tokens::Tokens;
@@ -108,7 +110,7 @@ impl Outputs {
             say(format!("{} was ended after {} repetitions", row.test, row.samples_ns.len()));
         }
         if let Some(pictures) = &mut self.pictures {
-            pictures.rows.push(serde_json::to_value(row).map_err(io::Error::from)?);
+            pictures.rows.push(row.clone());
         }
         self.each(|out| out.row(row), |err| err.row(row))
     }

@@ -32,6 +32,8 @@ struct Sums {
     misses: u64,
     evictions: u64,
     read_bytes: u64,
+    ns: u64,
+    disk_busy_ns: u64,
     late_reads: u64,
     guesses_issued: u64,
     guesses_used: u64,
@@ -48,6 +50,8 @@ impl Sums {
             misses: sum(|sample| sample.misses),
             evictions: sum(|sample| sample.evictions),
             read_bytes: sum(|sample| sample.read_bytes),
+            ns: sum(|sample| sample.ns),
+            disk_busy_ns: sum(|sample| sample.disk_busy_ns),
             late_reads: sum(|sample| sample.late_reads),
             guesses_issued: sum(|sample| sample.guesses_issued),
             guesses_used: sum(|sample| sample.guesses_used),
@@ -111,8 +115,8 @@ impl Row {
             memory: is_reply.then(|| device.memory_rate / token.device_bytes as f64),
         };
         let bound = bounds.lowest();
-        let disk_rate = (sums.split.disk_ns > 0 && sums.read_bytes > 0)
-            .then(|| sums.read_bytes as f64 * 1e9 / sums.split.disk_ns as f64);
+        let disk_rate = (sums.disk_busy_ns > 0 && sums.read_bytes > 0)
+            .then(|| sums.read_bytes as f64 * 1e9 / sums.disk_busy_ns as f64);
         let measured_hits = rate(sums.hits, sums.misses);
         let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, Routes::Mixed);
         let step = StepCost::estimate(&token, &device);
@@ -204,6 +208,7 @@ impl Row {
             samples_read_bytes: samples.iter().map(|sample| sample.read_bytes).collect(),
             disk_gb_s: disk_rate.map(|rate| rate / 1e9),
             disk_share: disk_rate.zip(setting.drive.rate).map(|(rate, of)| rate / of),
+            disk_busy_share: sums.disk_busy_ns as f64 / sums.ns.max(1) as f64,
             drive_gb_s: setting.drive.rate.map(|rate| rate / 1e9),
             drive_profile: setting.drive.profile.clone(),
             disk_ns_a_token: a_token(sums.split.disk_ns),

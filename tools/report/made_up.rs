@@ -8,7 +8,7 @@ use flint_rt::disk::profile::{
 };
 
 use super::recorded::{LayerColumn, Moment, Recorded};
-use super::rows::Row;
+use crate::bench::Row;
 
 /// What a file name may be.
 pub(crate) const HOSTILE: &str = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;</style>]]>\u{1b}[31m\u{202e}\0{{7*7}}.gguf";

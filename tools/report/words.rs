@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::frame::number;
 use super::recorded::Recorded;
-use super::rows::Row;
+use crate::bench::Row;
 
 /// Different values of a setting that are listed; then it "varies".
 const VALUES_MAX: usize = 6;
@@ -31,7 +31,7 @@ fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
 }
 
 /// Names of the table's columns.
-pub(super) const COLUMNS: [&str; 12] = [
+pub(super) const COLUMNS: [&str; 13] = [
     "test",
     "pool",
     "tokens/s",
@@ -39,6 +39,7 @@ pub(super) const COLUMNS: [&str; 12] = [
     "read a token",
     "drive GB/s",
     "of its rate",
+    "drive busy",
     "disk",
     "copy",
     "kernels",
@@ -59,6 +60,7 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
         display_bytes(whole(row.read_bytes_a_token)),
         or_dash(row.disk_gb_s, number),
         or_dash(row.disk_share, percent),
+        percent(row.disk_busy_share),
         ms(row.disk_ns_a_token),
         ms(row.copy_ns_a_token),
         ms(row.gpu_ns_a_token),
@@ -219,8 +221,7 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
     }
     if rows.iter().filter_map(|row| row.disk_share).any(|share| share > 1.1) {
         gaps.push(
-            "Some tests read faster than the profile says the drive can: bytes are divided by the time that the host waited for \
-             them, and it may have done other work meanwhile; or the profile was measured while something else used the drive, or \
+            "Some tests read faster than the profile says the drive can: it was measured while something else used the drive, or \
              reads came from a memory below it."
                 .to_owned(),
         );
