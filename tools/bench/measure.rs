@@ -13,9 +13,10 @@ use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{LayerRoutes, ModelError, Want};
 
 use super::case::Case;
+use super::plan::Planner;
 use super::record::Recording;
 use super::tokens::Tokens;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::interrupt;
 use crate::report;
 use crate::terminal::Bar;
@@ -59,6 +60,8 @@ pub(super) struct Conditions<'a> {
     /// Times the tokens; takes the picks.
     pub(super) recording: Option<&'a mut Recording>,
     pub(super) bar: &'a Bar,
+    /// Takes its turns before each repetition.
+    pub(super) planner: Option<&'a mut Planner>,
 }
 
 /// What a test gave.
@@ -156,6 +159,15 @@ pub(super) fn run(
             break;
         }
         let is_warmup = round < warmups;
+        if let Some(planner) = conditions.planner.as_deref_mut().filter(|_| !is_warmup) {
+            match planner.turns(conditions.repetitions) {
+                Err(Failure::Interrupted) => {
+                    measured.is_interrupted = true;
+                    break;
+                }
+                turned => turned?,
+            }
+        }
         let at = Progress { done: case.context() * u64::from(round), total };
         let sample = repetition(engine, &mut session, case, *first, conditions, is_warmup, at, &mut measured);
         match sample {

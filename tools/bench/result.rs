@@ -156,7 +156,9 @@ pub(crate) struct Row {
     pub(crate) plan_ratio: Option<f64>,
     /// The same expectation with the hit rate that was measured.
     pub(crate) plan_ts_at_hit_rate: Option<f64>,
+    /// Where the plan's times are from: `measured now`, or what stood for that.
     pub(crate) plan_drive: String,
+    pub(crate) plan_device: String,
 }
 
 impl Row {

@@ -1,7 +1,7 @@
 //! From what was measured to a [`Row`]. Pure but for the questions to an open engine.
 
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, StepCost, TokenCost, hit_rate};
+use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, TokenCost, hit_rate};
 use flint_rt::engine::{Engine, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
@@ -10,6 +10,7 @@ use super::case::Case;
 use super::drive::Drive;
 use super::facts::{self, ModelFacts};
 use super::measure::{Measured, Sample, rate};
+use super::plan::{Planner, step_cost};
 use super::result::{Row, SCHEMA_VERSION, mean_and_spread};
 
 /// What all tests of an open engine have in common.
@@ -89,6 +90,7 @@ impl Row {
         setting: &Setting,
         case: Case,
         measured: &Measured,
+        planner: &Planner,
         test_time: String,
     ) -> Self {
         let (config, plan, paths) = (engine.config(), engine.plan(), engine.paths());
@@ -119,8 +121,9 @@ impl Row {
             .then(|| sums.read_bytes as f64 * 1e9 / sums.disk_busy_ns as f64);
         let measured_hits = rate(sums.hits, sums.misses);
         let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, Routes::Mixed);
-        let step = StepCost::estimate(&token, &device);
-        let expect = |hits| Expectation::new(&token, &step, &setting.drive.cost, hits).tokens_a_second();
+        let (step, plan_device) = step_cost(engine, info.kind, &token, planner.found().as_ref());
+        let (drive_cost, plan_drive) = planner.drive(&setting.drive);
+        let expect = |hits| Expectation::new(&token, &step, drive_cost, hits).tokens_a_second();
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
         let files_direct =
@@ -232,7 +235,8 @@ impl Row {
             plan_hit_rate: is_reply.then_some(plan_hits),
             plan_ratio: plan_ts.map(|plan_ts| avg_ts / plan_ts),
             plan_ts_at_hit_rate: measured_hits.filter(|_| is_reply).map(expect),
-            plan_drive: setting.drive.cost_from.clone(),
+            plan_drive: plan_drive.to_owned(),
+            plan_device,
             layer_hits: measured.layer_hits.clone(),
         }
     }

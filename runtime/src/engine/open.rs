@@ -265,6 +265,11 @@ impl Engine {
         self.model.streamer.wants_guesses()
     }
 
+    /// Turns reads ahead on or off; sessions that are open follow.
+    pub fn set_prefetch(&mut self, is_on: bool) {
+        self.model.streamer.set_prefetch(is_on);
+    }
+
     /// What was read into host memory, and why, since the engine was opened.
     pub fn inflow_stats(&self) -> InflowStats {
         self.model.streamer.inflow_stats()
