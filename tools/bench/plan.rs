@@ -5,6 +5,8 @@
 //! - Invariants: a turn of the short models stands before each repetition, so that whatever else loads the machine loads both;
 //!   nothing of theirs is timed with the test. Where they find no room, the device is taken for what is usual of its kind.
 
+use std::time::{Duration, Instant};
+
 use clap::ValueEnum;
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::expectation::{DeviceCost, DriveCost, StepCost, TokenCost};
@@ -28,6 +30,9 @@ pub(crate) enum PlanBy {
     /// The drive's saved profile, and what is usual for the kind of device.
     Estimate,
 }
+
+/// After so long no further turn stands before a repetition: on a slow device one has to do.
+const TURNS_MAX: Duration = Duration::from_secs(5);
 
 /// Seconds of the drive's reads.
 const DRIVE_SECONDS: u32 = 2;
@@ -81,7 +86,14 @@ impl Planner {
     /// Ctrl-C; what happened to a step.
     pub(super) fn turns(&mut self, repetitions: u32) -> Outcome {
         let Some(stages) = &mut self.stages else { return Ok(()) };
-        (0..ROUNDS.div_ceil(repetitions.max(1))).try_for_each(|_| stages.round())
+        let began = Instant::now();
+        for _ in 0..ROUNDS.div_ceil(repetitions.max(1)) {
+            stages.round()?;
+            if began.elapsed() > TURNS_MAX {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What the test's turns found.

@@ -34,8 +34,8 @@ const CHUNK: u32 = 64;
 const APPROACH: Duration = Duration::from_millis(500);
 
 /// Kinds of tokens take turns, so that whatever else loads the machine loads all: how often, and how long a turn is at least.
-pub(crate) const ROUNDS: u32 = 5;
-const TURN: Duration = Duration::from_millis(100);
+pub(crate) const ROUNDS: u32 = 10;
+const TURN: Duration = Duration::from_millis(50);
 
 /// Tokens at the beginning of a turn that are not timed: until slots hold what they will hold, and as much is submitted at once as
 /// will be.
@@ -45,7 +45,7 @@ const SETTLING_TOKENS: usize = 3;
 const DRIVE: DriveModel = DriveModel { rate: 3e9, latency: Duration::from_micros(300), depth: 32 };
 
 /// The part of the misses that a kind of token is to have by which it may miss less or more often.
-const OTHER_MISSES: f64 = 0.1;
+const OTHER_MISSES: f64 = 0.25;
 
 /// Runs short models with the shapes of `config` on the device of `options`, with up to `position` tokens behind those that are
 /// timed; `checks` says whether records are checked. The caller asks for signals to be told (`Reply`).
@@ -114,7 +114,7 @@ impl Stages {
 
     /// Forgets what was measured.
     pub(crate) fn forget(&mut self) {
-        self.kinds.iter_mut().chain([&mut self.shorter]).for_each(|kind| kind.tally = Tally::default());
+        self.kinds.iter_mut().chain([&mut self.shorter]).for_each(|kind| kind.turns.clear());
     }
 
     /// A turn of every kind of token.
@@ -130,15 +130,18 @@ impl Stages {
 
     /// What all rounds since the last [`Self::forget`] gave.
     pub(crate) fn found(&self) -> Rehearsal {
-        let seconds = |misses| {
-            let kind = self.kinds.iter().find(|kind| kind.misses == misses);
-            kind.map_or(0.0, |kind| kind.tally.seconds())
+        let of = |misses| self.kinds.iter().find(|kind| kind.misses == misses);
+        let base = of(Misses::None).expect("invariant: the first kind");
+        let resident = median(base.turns.iter().map(|turn| turn.seconds).collect());
+        // Beside the resident token of the same round, as other work comes and goes.
+        let seconds = |kind: &Kind| {
+            let turns = kind.turns.iter().zip(&base.turns);
+            resident * median(turns.map(|(turn, base)| turn.seconds / base.seconds).collect())
         };
-        let (resident, guessing) = (seconds(Misses::None), seconds(Misses::NoneGuessing));
         let layers = self.long.layers;
         let mut times = vec![ResidentTime { layers, seconds: resident }];
         if let Some(short) = &self.short {
-            times.push(ResidentTime { layers: short.layers, seconds: self.shorter.tally.seconds() });
+            times.push(ResidentTime { layers: short.layers, seconds: seconds(&self.shorter) });
         }
         let miss = |kind: &Kind| {
             let (every, records_a_layer) = match kind.misses {
@@ -148,11 +151,12 @@ impl Stages {
             };
             let pattern: Vec<bool> = (0..layers).map(|layer| layer % every == 0).collect();
             let submissions = Submissions::of_pattern(&pattern);
-            let (records, wanted) = (kind.tally.records(), submissions.stops * f64::from(records_a_layer));
+            let records = median(kind.turns.iter().map(|turn| turn.records).collect());
+            let wanted = submissions.stops * f64::from(records_a_layer);
             let is_as_meant = (records - wanted).abs() <= OTHER_MISSES * wanted;
-            let seconds = kind.tally.seconds() - resident;
-            is_as_meant.then_some(MissTime { submissions, records, seconds })
+            is_as_meant.then(|| MissTime { submissions, records, seconds: seconds(kind) - resident })
         };
+        let guessing = of(Misses::NoneGuessing).map_or(resident, seconds);
         Rehearsal {
             resident: times,
             guess_seconds: (guessing - resident) / f64::from(layers),
@@ -160,6 +164,16 @@ impl Stages {
             position: self.long.position,
             check_seconds: self.check_seconds,
         }
+    }
+}
+
+/// 0 of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 0 => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+        count => values[count / 2],
     }
 }
 
@@ -181,12 +195,12 @@ struct Kind {
     misses: Misses,
     tokens: Vec<TokenId>,
     next: usize,
-    tally: Tally,
+    turns: Vec<Turn>,
 }
 
 impl Kind {
     fn new(misses: Misses, tokens: Vec<TokenId>) -> Self {
-        Self { misses, tokens, next: 0, tally: Tally::default() }
+        Self { misses, tokens, next: 0, turns: Vec::new() }
     }
 
     fn next(&mut self) -> TokenId {
@@ -196,25 +210,13 @@ impl Kind {
     }
 }
 
-/// What tokens of one kind took.
-#[derive(Debug, Default)]
-struct Tally {
-    count: u32,
+/// What tokens of one turn took, on average.
+#[derive(Debug)]
+struct Turn {
     /// Without waits for reads.
     seconds: f64,
-    misses: u64,
-}
-
-impl Tally {
-    /// A token, on average: so do tokens a second count.
-    fn seconds(&self) -> f64 {
-        self.seconds / f64::from(self.count.max(1))
-    }
-
-    /// Records that a token misses.
-    fn records(&self) -> f64 {
-        self.misses as f64 / f64::from(self.count.max(1))
-    }
+    /// That missed.
+    records: f64,
 }
 
 /// One model, open.
@@ -281,11 +283,13 @@ impl Stage {
             self.feed(kind.next())?;
         }
         let (began, misses) = (Instant::now(), self.engine.stream_stats().misses);
+        let (mut seconds, mut count) = (0.0, 0.0);
         while began.elapsed() < TURN {
-            kind.tally.seconds += self.feed(kind.next())?;
-            kind.tally.count += 1;
+            seconds += self.feed(kind.next())?;
+            count += 1.0;
         }
-        kind.tally.misses += self.engine.stream_stats().misses - misses;
+        let records = (self.engine.stream_stats().misses - misses) as f64;
+        kind.turns.push(Turn { seconds: seconds / count, records: records / count });
         Ok(())
     }
 

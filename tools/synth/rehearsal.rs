@@ -30,7 +30,7 @@ const EVERY: [u32; 3] = [1, 2, 4];
 pub(crate) struct OneMisses {
     /// The first layer misses, and every so-manieth from there.
     pub(crate) every: u32,
-    /// In turn: all picks but one are those of the resident token, and that one is not among the last ones.
+    /// In turn: all picks but one are those of the resident token; that one it never picks, nor did the tokens right before.
     pub(crate) tokens: Vec<TokenId>,
 }
 
@@ -61,12 +61,12 @@ impl Script {
         let others = experts - used;
         let mut one_misses = Vec::new();
         for every in EVERY {
-            // A pool has a slot more for each layer than a token uses: where only every fourth layer misses, four of the experts that take
-            // turns there find theirs.
-            if others < every + 1 || (every > 1 && layers <= every) {
+            // A pool has a slot more for each layer than a token uses: where only every fourth layer misses, four or five of the
+            // experts that take turns there find theirs.
+            if others < every + 2 || (every > 1 && layers <= every) {
                 continue;
             }
-            let last = (0..(others + 1).min(SETS_MAX)).map(|other| used - 1 + other);
+            let last = (0..others.min(SETS_MAX)).map(|other| used + other);
             let tokens = last.map(|last| {
                 let missing: Vec<u32> = (0..used - 1).chain([last]).collect();
                 let of_layer = |layer| if layer % every == 0 { &missing } else { &resident };
@@ -178,7 +178,7 @@ mod tests {
                     "{experts}, {used}: {missed:?}, not {misses}"
                 );
             }
-            assert_eq!(script.one_misses.is_empty(), experts < used + 2, "{experts} experts, {used} used");
+            assert_eq!(script.one_misses.is_empty(), experts < used + 3, "{experts} experts, {used} used");
         }
     }
 }

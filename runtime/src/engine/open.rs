@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::events::EventLog;
 use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::READS_IN_FLIGHT_MAX;
-use crate::disk::SourceFile;
+use crate::disk::{ReadPath, SourceFile};
 use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
@@ -369,8 +369,11 @@ pub(super) fn open_transport(
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
+    // A modelled drive's bytes are copied out of the page cache, which a ring does in the thread that submits: pread threads do it
+    // beside it, as a drive would.
+    let modelled_path = options.drive_model.map(|_| ReadPath::Pool);
     let transport_options = TransportOptions {
-        read_path: options.read_path,
+        read_path: options.read_path.or(modelled_path),
         host_path: options.host_path,
         span_bytes_max: span_bytes_max(config, kind),
         buffer_count: RING_SLOTS as usize * pieces_a_record(kind),
