@@ -41,8 +41,8 @@ use facts::ModelFacts;
 use measure::{Conditions, Measured};
 use output::Printer;
 use plan::{PlanBy, Planner};
-use record::Recording;
 pub(crate) use read_back::rows as read_back;
+use record::Recording;
 pub(crate) use result::Row;
 use routes::Driven;
 use row::Setting;
@@ -252,7 +252,8 @@ fn run_model(
             });
         }
         let planner = planner.as_mut().expect("invariant: made above");
-        let ran = run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), planner, outputs);
+        let ran =
+            run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), planner, outputs);
         let checked = open::check_validation(&engine);
         if matches!(ran, Err(Failure::Interrupted)) {
             ended = ran;

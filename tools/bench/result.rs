@@ -140,8 +140,9 @@ pub(crate) struct Row {
     pub(crate) disk_bound_ts: Option<f64>,
     /// Tokens a second if nothing but the bytes of device memory took time; of generated tokens only.
     pub(crate) memory_bound_ts: Option<f64>,
-    /// What of device memory a token reads, and at which rate; the rate is an estimate for this kind of device.
-    pub(crate) memory_bytes_a_token: u64,
+    /// What of device memory a generated token reads, and at which rate; the rate is an estimate for this kind of device. Null for
+    /// prompts, whose tokens share what is read.
+    pub(crate) memory_bytes_a_token: Option<u64>,
     pub(crate) memory_gb_s: f64,
     pub(crate) memory_rate_source: String,
     /// The lower of the two: `disk` or `memory`.

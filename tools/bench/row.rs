@@ -126,8 +126,6 @@ impl Row {
         let expect = |hits| Expectation::new(&token, &step, drive_cost, hits).tokens_a_second();
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
-        let files_direct =
-            measured.buffered_files == 0 && paths.files.iter().all(|line| line.contains(": direct, "));
 
         Self {
             build_commit: facts::BUILD_COMMIT.to_owned(),
@@ -157,7 +155,7 @@ impl Row {
             tensor_split: "0.00".to_owned(),
             tensor_buft_overrides: "none".to_owned(),
             use_mmap: false,
-            use_direct_io: files_direct,
+            use_direct_io: paths.is_direct,
             embeddings: false,
             no_op_offload: 0,
             no_host: false,
@@ -226,7 +224,7 @@ impl Row {
             prefetch_wasted: sums.guesses_wasted,
             disk_bound_ts: bounds.disk,
             memory_bound_ts: bounds.memory,
-            memory_bytes_a_token: token.device_bytes,
+            memory_bytes_a_token: is_reply.then_some(token.device_bytes),
             memory_gb_s: device.memory_rate / 1e9,
             memory_rate_source: format!("estimate for a {}", info.kind),
             bound: bound.map(|(name, _)| name.to_owned()),

@@ -95,7 +95,9 @@ impl Stages {
         let (most, few) = (all.min(LAYERS_MAX), all.min(LAYERS_MAX) / 2);
         let long = Stage::open(&folder.path().join("long.gguf"), config, most, options, position)?;
         let short = match most < all {
-            true => Some(Stage::open(&folder.path().join("short.gguf"), config, few, options, long.position)?),
+            true => {
+                Some(Stage::open(&folder.path().join("short.gguf"), config, few, options, long.position)?)
+            }
             false => None,
         };
         let Script { resident, one_misses, all_miss, .. } = &long.script;
@@ -184,7 +186,9 @@ enum Misses {
     /// None, while guesses are computed.
     NoneGuessing,
     /// One pick in every so-manieth layer.
-    One { every: u32 },
+    One {
+        every: u32,
+    },
     /// Every pick in every layer.
     All,
 }

@@ -117,7 +117,8 @@ impl Gathered {
 /// Makes a page of files.
 pub(crate) fn run(args: &ReportArgs) -> Outcome {
     let about = |path: &Path, text: String| Failure::usage(text).about(path.display().to_string());
-    let rows = bench::read_back(&read(&args.result)?).map_err(|error| about(&args.result, error.to_string()))?;
+    let rows =
+        bench::read_back(&read(&args.result)?).map_err(|error| about(&args.result, error.to_string()))?;
     let profile = match &args.profile {
         Some(path) => Some(read_profile(path)?),
         None => None,

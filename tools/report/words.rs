@@ -1,5 +1,6 @@
 //! What a page says in words: the table, machine and settings, what is missing and why. Pure.
 
+use flint_rt::base::limits::EVENTS_MAX;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel};
 use serde::Serialize;
@@ -237,6 +238,11 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
             gaps.extend(told.map(|finding| format!("Drive: {}", finding.text)));
         }
     }
+    if let Some(left_out) = recorded.map(|recorded| recorded.left_out).filter(|count| *count > 0) {
+        gaps.push(format!(
+            "The timeline lacks {left_out} events: no more than {EVENTS_MAX} are kept, the first ones."
+        ));
+    }
     match recorded {
         None => gaps.push("No timeline was recorded.".to_owned()),
         Some(_) => gaps.push(
@@ -261,6 +267,8 @@ mod tests {
             assert!(said.contains(word), "{word}: {said}");
         }
         let mut rows = vec![row(1), row(2)];
+        let full = Recorded { left_out: 12, ..Recorded::default() };
+        assert!(gaps(&rows, None, Some(&full)).join("\n").contains("lacks 12 events"));
         let said = gaps(&rows, None, Some(&Recorded::default())).join("\n");
         assert!(!said.contains("One pool size") && !said.contains("No timeline"), "{said}");
         rows[0].simulated_drive = Some("7 GB/s".to_owned());

@@ -133,7 +133,8 @@ fn fill(path: &Path, layout: &Layout, columns: usize, lead_layers: u32, script: 
 
 /// f32 `[experts, columns]`: what makes each token pick its experts in this expert layer, best first.
 fn router(columns: usize, script: &Script, layer: usize) -> Vec<f32> {
-    let experts = script.picks.iter().flat_map(|picks| &picks[layer]).max().map_or(0, |last| *last as usize + 1);
+    let experts =
+        script.picks.iter().flat_map(|picks| &picks[layer]).max().map_or(0, |last| *last as usize + 1);
     let mut weights = vec![0.0; experts * columns];
     for (token, picks) in script.picks.iter().enumerate() {
         let picks = &picks[layer];

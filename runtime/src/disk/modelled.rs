@@ -141,7 +141,8 @@ impl ModelledQueue {
     /// When something is due that has come, or may come in time; nothing where all that is under way is late.
     fn next_due(&self) -> Option<Instant> {
         let held = self.held.iter().map(|(due, _)| *due);
-        held.chain(self.under_way.iter().flatten().filter(|under| !under.is_late).map(|under| under.due)).min()
+        held.chain(self.under_way.iter().flatten().filter(|under| !under.is_late).map(|under| under.due))
+            .min()
     }
 
     /// Gives what is due.
@@ -294,7 +295,11 @@ mod tests {
         fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
             if wait || self.is_ready {
                 let ended = self.reads.drain(..);
-                done.extend(ended.map(|Read { tag, buffer, .. }| Completion { tag, buffer, result: Ok(0..1) }));
+                done.extend(ended.map(|Read { tag, buffer, .. }| Completion {
+                    tag,
+                    buffer,
+                    result: Ok(0..1),
+                }));
             }
             Ok(())
         }

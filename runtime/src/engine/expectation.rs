@@ -342,12 +342,9 @@ impl Expectation {
             drive_seconds += layers * chance * read;
             other_seconds += layers * chance * (step.stall_seconds + behind_reads.max(behind_copies) - read);
         }
-        let submissions = Submissions::of_chance(
-            token.moe_layers,
-            1.0 - hit.powf(f64::from(token.experts_used)),
-        );
-        other_seconds +=
-            submissions.further * step.submission_seconds + submissions.vain * step.vain_seconds;
+        let submissions =
+            Submissions::of_chance(token.moe_layers, 1.0 - hit.powf(f64::from(token.experts_used)));
+        other_seconds += submissions.further * step.submission_seconds + submissions.vain * step.vain_seconds;
         Self {
             hit_rate: hit,
             read_bytes: miss * f64::from(token.experts()) * token.record_bytes as f64,

@@ -67,6 +67,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether every file is read past the page cache.
+    pub is_direct: bool,
     /// Whether what is read is compared with checksums.
     pub is_checked: bool,
 }
@@ -400,6 +402,7 @@ pub(super) fn paths_chosen(
         source,
         transport: transport.report().clone(),
         files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+        is_direct: files.iter().all(|file| file.direct().is_direct()),
         is_checked,
     }
 }
