@@ -6,6 +6,7 @@ use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::disk::{DriveModel, ReadPath};
 use flint_rt::expert::{HostPath, Policy};
 
+use super::plan::PlanBy;
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
 use crate::args::{DeviceArgs, EngineArgs, MemoryArgs, ModelArgs, SourceChoice, Switch, bytes};
 
@@ -82,6 +83,10 @@ pub(crate) struct BenchArgs {
     /// Who leaves when a slot is needed: lru, lfu, lfu-ageing:N, half-life:N or frequency-recency:N [default: the product's].
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
+    /// What the expectation of generated tokens rests on: reads of the drive and turns of a short model of the same shapes,
+    /// measured beside the tests, or the drive's saved profile and what is usual for the kind of device.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PlanBy::Measure)]
+    pub(crate) plan: PlanBy,
     #[command(flatten)]
     pub(crate) pictures: crate::report::PictureArgs,
     #[command(flatten)]

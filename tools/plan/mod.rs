@@ -7,7 +7,7 @@
 
 mod drive;
 mod header;
-mod rehearse;
+pub(crate) mod rehearse;
 mod report;
 
 use std::io::{self, Write};
@@ -163,6 +163,7 @@ fn rehearse(
     }
     // What is not here yet will be ingested, and a store's records are checked.
     let is_checked = header.kind != "gguf" && !options.skip_checks;
+    let _asked = Reply::begin();
     rehearse::measure(config, options, position, is_checked).map(Some)
 }
 

@@ -228,14 +228,17 @@ impl Report {
         let layers: Vec<String> = rehearsal.resident.iter().map(|time| time.layers.to_string()).collect();
         format!(
             "device: measured now, by tokens through these shapes with {} of {} expert layers: {:.2} ms a token with all \
-             experts resident, {:.0} us a layer that waits for the drive, {:.0} us a record from host to slot{}",
+             experts resident, {:.0} us a layer that waits for the drive, {:.0} us a record from host to slot, {:.0} us a \
+             submission more, {:.0} us a layer gone through in vain{}",
             layers.join(" and "),
             self.config.moe_layer_count(),
             1e3 * step.kernel_seconds,
             1e6 * step.stall_seconds,
             1e6 * step.record_seconds,
+            1e6 * step.submission_seconds,
+            1e6 * step.vain_seconds,
             if rehearsal.misses.is_empty() {
-                " (the last two assumed: too few experts to miss any)"
+                " (the last four assumed: too few experts to miss any)"
             } else {
                 ""
             }
@@ -291,6 +294,9 @@ impl Report {
                 "memory_seconds": self.step_cost.memory_seconds,
                 "stall_seconds": self.step_cost.stall_seconds,
                 "record_seconds": self.step_cost.record_seconds,
+                "submission_seconds": self.step_cost.submission_seconds,
+                "vain_seconds": self.step_cost.vain_seconds,
+                "guess_seconds": self.step_cost.guess_seconds,
             },
             "basis": self.basis(),
             "notes": self.notes(),

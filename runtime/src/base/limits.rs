@@ -96,6 +96,11 @@ pub const STAGING_PART_BYTES: usize = 64 << 20;
 /// limit would report a drive that is about to come back.
 pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
 
+/// Events of a timeline that wait to be taken.
+///
+/// A token of Flint in which every pick misses has about 500: this is room for 2,000 of them, in 64 MB.
+pub const EVENTS_MAX: usize = 1 << 20;
+
 /// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
 pub const PREFILL_CHUNK_MAX: u32 = 65_535;
 

@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod busy;
 mod direct;
 mod drive_identity;
 mod error;

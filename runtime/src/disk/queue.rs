@@ -72,7 +72,10 @@ pub struct ReadCounters {
     pub buffered_fallbacks: u64,
     /// Reads that went to pread threads because the kernel refused the ring after it was opened.
     pub moved_to_pool: u64,
-    /// Reads that came later than the drive of a [`super::ModelledQueue`] would have given them.
+    /// Nanoseconds in which at least one read was under way: from its push until its end, which a pread thread knows at once and
+    /// a ring's owner when it looks. 0 for a simulated disk, which has no clock.
+    pub busy_ns: u64,
+    /// Reads that were looked for when the drive of a [`super::ModelledQueue`] would have given them, and had not come.
     pub late_reads: u64,
 }
 
@@ -88,6 +91,7 @@ impl ReadCounters {
         self.retries += other.retries;
         self.buffered_fallbacks += other.buffered_fallbacks;
         self.moved_to_pool += other.moved_to_pool;
+        self.busy_ns += other.busy_ns;
         self.late_reads += other.late_reads;
     }
 }

@@ -19,6 +19,7 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use super::DiskError;
+use super::busy::BusyTime;
 use super::in_flight::{Begun, InFlight};
 use super::pool::PoolQueue;
 use super::progress::Outcome;
@@ -67,6 +68,7 @@ pub(super) struct RingQueue {
     is_refused: bool,
     pool: Option<PoolQueue>,
     counters: ReadCounters,
+    busy: BusyTime,
 }
 
 impl RingQueue {
@@ -111,6 +113,7 @@ impl RingQueue {
             is_refused: false,
             pool: None,
             counters: ReadCounters::default(),
+            busy: BusyTime::default(),
         };
         Ok((queue, state))
     }
@@ -267,6 +270,7 @@ impl ReadQueue for RingQueue {
         }
         let file = &self.files[usize::from(read.file.0)];
         self.in_flight += 1;
+        self.busy.begin(Instant::now());
         match InFlight::begin(read, file.as_ref(), &mut self.counters) {
             Begun::Ended(completion) => self.ended.push(completion),
             Begun::Reading(read) => {
@@ -284,6 +288,7 @@ impl ReadQueue for RingQueue {
         let before = done.len();
         let result = self.gather(wait, done);
         self.in_flight -= done.len() - before;
+        self.busy.end(done.len() - before, Instant::now());
         result
     }
 
@@ -309,6 +314,8 @@ impl ReadQueue for RingQueue {
         if let Some(pool) = &self.pool {
             counters.add(&pool.counters());
         }
+        // What moved to the pool is under way here, too.
+        counters.busy_ns = self.busy.ns(Instant::now());
         counters
     }
 }

@@ -3,19 +3,23 @@
 //! - Owns: nothing. In: what one token takes of a device ([`StepCost`], estimated by [`TokenCost`] and [`DeviceCost`] or
 //!   measured by a [`crate::engine::rehearsal::Rehearsal`]) and of a drive ([`DriveCost`]), a share of uses that find their
 //!   expert in a slot. Out: an [`Expectation`].
-//! - Invariants: a higher hit rate, a faster drive or a faster device never make a token slower.
+//! - Invariants: a faster drive or a faster device never make a token slower.
 //!
 //! The model: decode runs until a pick is missing, waits for that layer's records, and goes on. So a token takes the
 //! device's time with everything resident, and for each layer with a miss one stop of device and host, and the reads of as many
 //! records at once as are missing. Each record that has come is checked and copied while the next ones are read, so what is
 //! waited for is the slower of both, and the other once. What host memory has is copied while the first read is waited for.
-//! Picks miss independently of one another.
+//! Picks miss independently of one another. After a stop few layers are submitted at once, so a token has further submissions, and
+//! layers behind a stop that are gone through in vain ([`Submissions`]). Where anything can miss, the next layer's router runs beside
+//! each router, to guess.
 //!
-//! `t = kernels + bytes / memory + layers * sum over d, h of P(d from the drive, h from the host) *`
-//! `(stall + max(burst(d) + record, max(burst(1), h * record) + d * record))`, without the drive's part where d = 0
+//! `t = kernels + guesses + bytes / memory + further * submission + vain * segment + layers * sum over d, h of
+//! P(d from the drive, h from the host) * (stall + max(burst(d) + record, max(burst(1), h * record) + d * record))`, without the
+//! drive's part where d = 0
 
 use std::fmt;
 
+use crate::engine::run_ahead::Submissions;
 use crate::gpu::DeviceKind;
 use crate::model::hparams::FlintConfig;
 use crate::model::kv_cache::ring_rows;
@@ -80,6 +84,10 @@ pub struct DeviceCost {
     pub round_trip_seconds: f64,
     /// Bytes a second from host memory into a slot.
     pub bus_rate: f64,
+    /// Seconds of one submission more, in which nothing is missed.
+    pub submission_seconds: f64,
+    /// Seconds of a kernel that returns at once, as the device has stopped before it.
+    pub vain_stage_seconds: f64,
 }
 
 impl DeviceCost {
@@ -96,6 +104,8 @@ impl DeviceCost {
             memory_rate: memory_gb * 1e9,
             round_trip_seconds: round_trip_us * 1e-6,
             bus_rate: bus_gb * 1e9,
+            submission_seconds: if kind == DeviceKind::Software { 400e-6 } else { 50e-6 },
+            vain_stage_seconds: if kind == DeviceKind::Software { 20e-6 } else { 1.5e-6 },
         };
         match kind {
             DeviceKind::Discrete => of(6.0, 400.0, 920.0, 12.0),
@@ -118,6 +128,12 @@ pub struct StepCost {
     pub stall_seconds: f64,
     /// Seconds that a missing record takes on its way from host memory into its slot.
     pub record_seconds: f64,
+    /// Seconds of a submission in which nothing is missed, beyond the one that every token has.
+    pub submission_seconds: f64,
+    /// Seconds of a segment, which is a layer's kernels, that is gone through in vain.
+    pub vain_seconds: f64,
+    /// Seconds of a token's guesses, where anything can miss.
+    pub guess_seconds: f64,
     /// Whether the device at hand was measured.
     pub is_measured: bool,
 }
@@ -130,6 +146,10 @@ impl StepCost {
             memory_seconds: token.device_bytes as f64 / device.memory_rate,
             stall_seconds: device.round_trip_seconds,
             record_seconds: token.record_bytes as f64 / device.bus_rate,
+            submission_seconds: device.submission_seconds,
+            vain_seconds: f64::from(STAGES_MOE) * device.vain_stage_seconds,
+            // They run beside the routers: on a device that has room for both, in no time.
+            guess_seconds: 0.0,
             is_measured: false,
         }
     }
@@ -314,9 +334,9 @@ pub struct Expectation {
     pub read_bytes: f64,
     /// Seconds of reading.
     pub drive_seconds: f64,
-    /// Seconds of waiting at layers with a miss, and of copies.
+    /// Seconds of waiting at layers with a miss, of copies, and of what is submitted more than once on account of them.
     pub round_trip_seconds: f64,
-    /// Seconds of kernels: as in [`StepCost`].
+    /// Seconds of kernels: as in [`StepCost`], guesses included.
     pub kernel_seconds: f64,
     /// Seconds of kernels' bytes: as in [`StepCost`].
     pub memory_seconds: f64,
@@ -358,13 +378,16 @@ impl Expectation {
                 other_seconds += chance * (step.stall_seconds + behind_reads.max(behind_copies) - reads);
             }
         }
+        let submissions =
+            Submissions::of_chance(token.moe_layers, 1.0 - hit.powf(f64::from(token.experts_used)));
+        other_seconds += submissions.further * step.submission_seconds + submissions.vain * step.vain_seconds;
         Self {
             hit_rate: hit,
             host_hit_rate: host,
             read_bytes: read * f64::from(token.experts()) * token.record_bytes as f64,
             drive_seconds,
             round_trip_seconds: other_seconds,
-            kernel_seconds: step.kernel_seconds,
+            kernel_seconds: step.kernel_seconds + if hit < 1.0 { step.guess_seconds } else { 0.0 },
             memory_seconds: step.memory_seconds,
             is_measured: step.is_measured,
         }
@@ -451,6 +474,9 @@ mod tests {
             memory_seconds: 0.0,
             stall_seconds: 10.0,
             record_seconds,
+            submission_seconds: 0.0,
+            vain_seconds: 0.0,
+            guess_seconds: 0.0,
             is_measured: true,
         };
         let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);

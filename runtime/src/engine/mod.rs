@@ -18,6 +18,8 @@ pub mod open;
 
 pub mod rehearsal;
 
+pub mod run_ahead;
+
 pub mod survey;
 
 pub mod expectation;

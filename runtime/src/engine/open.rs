@@ -9,7 +9,7 @@ use crate::base::ids::{FileIndex, Span, TokenId};
 use crate::base::limits::{READS_IN_FLIGHT_MAX, STAGING_PART_BYTES};
 use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::align_up;
-use crate::disk::SourceFile;
+use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
@@ -74,6 +74,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether every file is read past the page cache.
+    pub is_direct: bool,
     /// Whether what is read is compared with checksums.
     pub is_checked: bool,
 }
@@ -317,6 +319,11 @@ impl Engine {
         self.model.streamer.wants_guesses()
     }
 
+    /// Turns reads ahead on or off; sessions that are open follow.
+    pub fn set_prefetch(&mut self, is_on: bool) {
+        self.model.streamer.set_prefetch(is_on);
+    }
+
     /// What was read into host memory, and why, since the engine was opened.
     pub fn inflow_stats(&self) -> InflowStats {
         self.model.streamer.inflow_stats()
@@ -432,8 +439,11 @@ pub(super) fn open_transport(
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
+    // A modelled drive's bytes are copied out of the page cache, which a ring does in the thread that submits: pread threads do it
+    // beside it, as a drive would.
+    let modelled_path = options.drive_model.map(|_| ReadPath::Pool);
     let transport_options = TransportOptions {
-        read_path: options.read_path,
+        read_path: options.read_path.or(modelled_path),
         host_path: options.host_path,
         span_bytes_max: span_bytes_max(config, kind),
         buffer_count: RING_SLOTS as usize * pieces_a_record(config, kind).0,
@@ -460,6 +470,7 @@ pub(super) fn paths_chosen(
         source,
         transport: transport.report().clone(),
         files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+        is_direct: files.iter().all(|file| file.direct().is_direct()),
         is_checked,
     }
 }

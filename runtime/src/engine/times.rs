@@ -58,6 +58,12 @@ impl Engine {
         self.model.watch.log.take()
     }
 
+    /// Events that were left out since the last call, as too many waited to be taken
+    /// ([`EVENTS_MAX`](crate::base::limits::EVENTS_MAX)).
+    pub fn take_events_left_out(&mut self) -> u64 {
+        self.model.watch.log.take_left_out()
+    }
+
     /// Notes a step that began at `begin` and has just ended, and looks after what lies between steps.
     pub(super) fn note_step(&mut self, what: &'static str, begin: Instant) {
         let end = Instant::now();

@@ -233,10 +233,10 @@ impl Inflow {
         if self.kept_capacity == 0 {
             return None;
         }
-        if self.tier.kept_count() >= self.tier.kept_max() {
+        if self.tier.is_kept_full() {
             self.grow();
         }
-        if self.tier.kept_count() >= self.tier.kept_max() {
+        if self.tier.is_kept_full() {
             let oldest = self.tier.oldest_kept()?;
             if !is_worth_more(key, oldest) {
                 return None;
@@ -324,7 +324,7 @@ impl Inflow {
                 }
                 Wanted::Reading(slot)
             }
-            None => match self.tier.claim(key, Claim::Demand) {
+            None => match self.claim(key, Claim::Demand) {
                 None => Wanted::NoSlot,
                 Some(slot) => {
                     self.stats.demand_reads += 1;
@@ -342,7 +342,7 @@ impl Inflow {
         if self.tier.lookup(key).is_some() {
             return false;
         }
-        let Some(slot) = self.tier.claim(key, Claim::Guess) else { return false };
+        let Some(slot) = self.claim(key, Claim::Guess) else { return false };
         self.prepare(slot, key, false);
         self.guesses.push_back(slot);
         true
@@ -372,6 +372,20 @@ impl Inflow {
     /// Whether a read is under way.
     pub(super) fn is_reading(&self) -> bool {
         self.transport.in_flight() > 0
+    }
+
+    /// A slot to read into. While more memory may be had it is an empty one, so that what was read stays: when the device gives it up
+    /// nothing needs to be copied.
+    fn claim(&mut self, key: ExpertKey, claim: Claim) -> Option<HostSlot> {
+        if !self.tier.has_free() {
+            self.grow();
+        }
+        self.tier.claim(key, claim)
+    }
+
+    /// Whether copies out of slots are under way.
+    pub(super) fn is_lending(&self) -> bool {
+        !self.lent.is_empty()
     }
 
     fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {
