@@ -3,8 +3,8 @@
 //! - Owns: the transport, the host tier's table and its slots' memory.
 //! - In: experts that a step waits for, and guesses at those that it will want.
 //! - Out: host slots that hold a whole, checked record.
-//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while none of them is under way, so
-//!   a demand waits for few bytes that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
+//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few of their bytes are under way,
+//!   so a demand waits for little that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
 use std::collections::VecDeque;
