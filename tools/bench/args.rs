@@ -8,7 +8,7 @@ use flint_rt::expert::{HostPath, Policy};
 
 use super::plan::PlanBy;
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, SourceChoice, Switch, bytes};
+use crate::args::{DeviceArgs, EngineArgs, MemoryArgs, ModelArgs, SourceChoice, Switch, bytes};
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,6 +114,8 @@ pub(crate) struct MachineArgs {
     /// Experts that device memory holds at a time [default: as many as fit].
     #[arg(long, env = "FLINT_RT_POOL_SLOTS", value_name = "N")]
     pub(crate) pool_slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Tokens of a prompt that go through a layer together; several by commas; also as -ub [default: 512].
     #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", alias = "ubatch-size", value_name = "TOKENS,...")]
     pub(crate) prefill_chunk: Vec<Values>,
@@ -158,6 +160,7 @@ impl MachineArgs {
             ctx_size: self.ctx_size,
             gpu_memory: self.gpu_memory,
             pool_slots: self.pool_slots,
+            memory: self.memory,
             prefill_chunk,
             read_path: self.read_path,
             host_path: self.host_path,

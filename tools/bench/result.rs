@@ -95,7 +95,7 @@ pub(crate) struct Row {
     /// Share of all experts that the pool holds.
     pub(crate) pool_share: f64,
     pub(crate) pool_bytes: u64,
-    /// Experts kept in host memory: no such tier yet.
+    /// Host memory that keeps experts which the pool does not hold.
     pub(crate) host_tier_bytes: u64,
     pub(crate) staging_bytes: u64,
 

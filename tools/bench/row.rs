@@ -1,7 +1,7 @@
 //! From what was measured to a [`Row`]. Pure but for the questions to an open engine.
 
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, TokenCost, hit_rate};
+use flint_rt::engine::expectation::{DeviceCost, Expectation, Hits, Routes, TokenCost};
 use flint_rt::engine::{Engine, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
@@ -31,6 +31,7 @@ struct Sums {
     tokens: f64,
     hits: u64,
     misses: u64,
+    host_hits: u64,
     evictions: u64,
     read_bytes: u64,
     ns: u64,
@@ -49,6 +50,7 @@ impl Sums {
             tokens: (case.tokens() * samples.len() as u64) as f64,
             hits: sum(|sample| sample.hits),
             misses: sum(|sample| sample.misses),
+            host_hits: sum(|sample| sample.host_hits),
             evictions: sum(|sample| sample.evictions),
             read_bytes: sum(|sample| sample.read_bytes),
             ns: sum(|sample| sample.ns),
@@ -120,10 +122,11 @@ impl Row {
         let disk_rate = (sums.disk_busy_ns > 0 && sums.read_bytes > 0)
             .then(|| sums.read_bytes as f64 * 1e9 / sums.disk_busy_ns as f64);
         let measured_hits = rate(sums.hits, sums.misses);
-        let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, Routes::Mixed);
+        let plan_hits = Hits::of(plan.pool_slots, plan.host.slots, plan.expert_total, Routes::Mixed);
         let (step, plan_device) = step_cost(engine, info.kind, &token, planner.found().as_ref());
         let (drive_cost, plan_drive) = planner.drive(&setting.drive);
-        let expect = |hits| Expectation::new(&token, &step, drive_cost, hits).tokens_a_second();
+        let expect = |hits| Expectation::with_host(&token, &step, drive_cost, hits).tokens_a_second();
+        let uses = (sums.hits + sums.misses) as f64;
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
 
@@ -198,7 +201,7 @@ impl Row {
             pool_slots: plan.pool_slots,
             pool_share: f64::from(plan.pool_slots) / f64::from(plan.expert_total),
             pool_bytes: plan.pool_bytes,
-            host_tier_bytes: 0,
+            host_tier_bytes: plan.host.bytes(),
             staging_bytes: plan.staging_bytes,
             hits: sums.hits,
             misses: sums.misses,
@@ -230,9 +233,11 @@ impl Row {
             bound: bound.map(|(name, _)| name.to_owned()),
             bound_share: bound.map(|(_, bound)| avg_ts / bound),
             plan_ts,
-            plan_hit_rate: is_reply.then_some(plan_hits),
+            plan_hit_rate: is_reply.then_some(plan_hits.device),
             plan_ratio: plan_ts.map(|plan_ts| avg_ts / plan_ts),
-            plan_ts_at_hit_rate: measured_hits.filter(|_| is_reply).map(expect),
+            plan_ts_at_hit_rate: measured_hits
+                .filter(|_| is_reply)
+                .map(|device| expect(Hits { device, host: sums.host_hits as f64 / uses })),
             plan_drive: plan_drive.to_owned(),
             plan_device,
             layer_hits: measured.layer_hits.clone(),

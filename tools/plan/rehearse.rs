@@ -11,7 +11,7 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::rehearsal::{MissTime, Rehearsal, ResidentTime};
 use flint_rt::engine::run_ahead::Submissions;
-use flint_rt::engine::{Engine, EngineOptions, Session};
+use flint_rt::engine::{Engine, EngineOptions, HostMemory, Session};
 use flint_rt::model::Want;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::model::prefill::NoObserver;
@@ -254,6 +254,9 @@ impl Stage {
             routes: None,
             cache_policy: None,
             timeline: false,
+            // Its misses are to be reads.
+            host_memory: HostMemory::Bytes(0),
+            memory_bytes: None,
             // Reads that take as long as a drive's: threads and device fall asleep as they will, and wake up again.
             drive_model: Some(options.drive_model.unwrap_or(DRIVE)),
             ..options.clone()

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::DiskError;
 use super::busy::KnownBusyTime;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
+use crate::base::region::HostRegion;
 
 /// The end of a wait that is not slept but spun through: a sleeping thread wakes up to this late.
 const SPIN: Duration = Duration::from_micros(80);
@@ -208,6 +209,14 @@ impl ReadQueue for ModelledQueue {
         self.inner.depth()
     }
 
+    fn add_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        self.inner.add_region(region)
+    }
+
+    fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        self.inner.remove_region(region)
+    }
+
     fn counters(&self) -> ReadCounters {
         ReadCounters {
             late_reads: self.late_reads,
@@ -224,7 +233,6 @@ mod tests {
     use super::super::{ReadPath, SourceFile, open_queue};
     use super::*;
     use crate::base::ids::FileIndex;
-    use crate::base::region::HostRegion;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::DiskError;
 use crate::base::ids::FileIndex;
-use crate::base::region::HostBuffer;
+use crate::base::region::{HostBuffer, HostRegion};
 
 /// One read: any offset, any length from 1 on. Rounding to the file's alignment is the queue's work.
 #[derive(Debug)]
@@ -115,6 +115,25 @@ pub trait ReadQueue: Send {
     /// [`DiskError::Stalled`] when none ended within [`READ_STALL_MAX`](crate::base::limits::READ_STALL_MAX); [`DiskError::CompletionsLost`] when the ring
     /// can no longer be relied on.
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError>;
+
+    /// Takes note that reads will fill buffers of one more region: a queue that registers memory registers it.
+    ///
+    /// # Errors
+    /// Why it is not registered. Its buffers work all the same.
+    fn add_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        let _ = region;
+        Ok(())
+    }
+
+    /// Lets go of a region, so that its memory goes back to the system when its last owner drops. Reads into it that are
+    /// under way keep it until they end.
+    ///
+    /// # Errors
+    /// When the kernel does not let go: the queue then keeps the region.
+    fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        let _ = region;
+        Ok(())
+    }
 
     /// Reads that were taken and not yet given back.
     fn in_flight(&self) -> usize;

@@ -8,7 +8,11 @@
 
 pub mod options;
 
+pub mod host_budget;
+
 pub mod budget;
+
+pub mod pressure;
 
 pub mod open;
 
@@ -33,8 +37,10 @@ mod error;
 pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
-pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
+pub use host_budget::{HostBill, HostMemory, HostPlan};
+pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
+pub use pressure::Pressure;
 pub use session::Session;
 pub use survey::Survey;
 pub use times::TimeSplit;

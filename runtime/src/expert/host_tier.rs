@@ -12,6 +12,9 @@
 //!     ^ failed            |  want: a guess that was right is a demand's          |
 //!     +-------------------+                        Kept <--- the device dropped it; it goes last
 //! ```
+//!
+//! Slots beyond those that a tier begins with come and go with their memory ([`HostTier::add`], [`HostTier::remove`]); as many as there
+//! are of them may be kept.
 
 use std::collections::HashMap;
 
@@ -52,9 +55,18 @@ enum Class {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// There is no memory for it.
+    Absent,
     Free,
-    Reading { key: ExpertKey, is_guess: bool },
-    Held { key: ExpertKey, class: Class, lent: u32 },
+    Reading {
+        key: ExpertKey,
+        is_guess: bool,
+    },
+    Held {
+        key: ExpertKey,
+        class: Class,
+        lent: u32,
+    },
 }
 
 /// The slots of host memory and the experts in them.
@@ -73,34 +85,89 @@ pub struct HostTier {
 }
 
 impl HostTier {
-    /// `slot_count` empty slots, of which at most `kept_max` keep what the device gave up and at most `guesses_max` hold guesses.
+    /// `ring` empty slots, of which at most `guesses_max` hold guesses, and room for `kept_capacity` more slots, which have no memory
+    /// yet.
     ///
     /// # Panics
-    /// When that leaves no slot for a demand.
-    pub fn new(slot_count: u32, kept_max: u32, guesses_max: u32) -> Self {
-        let taken = kept_max.checked_add(guesses_max);
-        assert!(
-            taken.is_some_and(|taken| taken < slot_count),
-            "{kept_max} kept and {guesses_max} guesses leave no slot of {slot_count} for a demand"
-        );
-        let recency = || Recency::new(slot_count);
+    /// When guesses leave no slot for a demand.
+    pub fn new(ring: u32, kept_capacity: u32, guesses_max: u32) -> Self {
+        assert!(guesses_max < ring, "{guesses_max} guesses leave no slot of {ring} for a demand");
+        let capacity = ring.checked_add(kept_capacity).expect("slots are counted in u32");
+        let recency = || Recency::new(capacity);
+        let mut slots = vec![State::Free; ring as usize];
+        slots.resize(capacity as usize, State::Absent);
         Self {
-            slots: vec![State::Free; slot_count as usize],
-            slot_of: HashMap::with_capacity(2 * slot_count as usize),
-            free: (0..slot_count).rev().map(HostSlot).collect(),
+            slots,
+            slot_of: HashMap::with_capacity(2 * capacity as usize),
+            free: (0..ring).rev().map(HostSlot).collect(),
             spare: recency(),
             guesses: recency(),
             kept: recency(),
             kept_count: 0,
-            kept_max,
+            kept_max: 0,
             guess_count: 0,
             guesses_max,
         }
     }
 
-    /// How many slots there are.
+    /// A slot without memory, the lowest; `None` when all have theirs.
+    pub fn absent(&self) -> Option<HostSlot> {
+        let index = self.slots.iter().position(|state| *state == State::Absent)?;
+        Some(HostSlot(u32::try_from(index).expect("invariant: slots are counted in u32")))
+    }
+
+    /// There is memory for `slot` now.
+    ///
+    /// # Panics
+    /// When there was.
+    pub fn add(&mut self, slot: HostSlot) {
+        let state = &mut self.slots[slot.0 as usize];
+        assert_eq!(*state, State::Absent, "{slot:?} is there already");
+        *state = State::Free;
+        self.free.push(slot);
+        self.kept_max += 1;
+    }
+
+    /// Whether nothing is under way for `slot`, so that its memory may go.
+    pub fn is_idle(&self, slot: HostSlot) -> bool {
+        matches!(self.slots[slot.0 as usize], State::Free | State::Held { lent: 0, .. })
+    }
+
+    /// The memory of `slot` goes, and what it holds with it.
+    ///
+    /// # Panics
+    /// When something is under way for it, or it is one of those that the tier began with.
+    pub fn remove(&mut self, slot: HostSlot) {
+        assert!(self.is_idle(slot), "{slot:?} is in use");
+        self.clear(slot);
+        let at =
+            self.free.iter().rposition(|&other| other == slot).expect("invariant: a cleared slot is free");
+        self.free.remove(at);
+        self.slots[slot.0 as usize] = State::Absent;
+        self.kept_max = self.kept_max.checked_sub(1).expect("what was added is removed, and no more");
+        if self.kept_count > self.kept_max {
+            self.spare_oldest_kept();
+        }
+    }
+
+    /// Whether a slot is empty.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// How many slots have memory.
     pub fn slot_count(&self) -> u32 {
-        u32::try_from(self.slots.len()).expect("invariant: made from a u32")
+        let absent = self.slots.iter().filter(|state| **state == State::Absent).count();
+        u32::try_from(self.slots.len() - absent).expect("invariant: slots are counted in u32")
+    }
+
+    /// What has been kept for longest.
+    pub fn oldest_kept(&self) -> Option<ExpertKey> {
+        let slot = self.kept.oldest()?;
+        match self.slots[slot.0 as usize] {
+            State::Held { key, .. } => Some(key),
+            _ => unreachable!("only what is held is ordered"),
+        }
     }
 
     /// How many slots keep what the device gave up.
@@ -119,7 +186,7 @@ impl HostTier {
         let found = match self.slots[slot.0 as usize] {
             State::Reading { .. } => Found::Reading,
             State::Held { .. } => Found::Held,
-            State::Free => unreachable!("the table names an empty slot"),
+            State::Absent | State::Free => unreachable!("the table names an empty slot"),
         };
         Some((slot, found))
     }
@@ -156,7 +223,10 @@ impl HostTier {
             Claim::Keep if is_over => oldest(&self.kept)?,
             Claim::Demand | Claim::Guess | Claim::Keep => {
                 let is_demand = claim == Claim::Demand;
-                let found = self.free.last().copied().or_else(|| oldest(&self.spare));
+                // Memory that holds nothing first; then what was read into last, which is likeliest to lie in a processor's
+                // cache, into which drives write, too.
+                let spare = || self.spare.newest().map(|slot| HostSlot(slot.0));
+                let found = self.free.last().copied().or_else(spare);
                 found.or_else(|| if is_demand { oldest(&self.guesses) } else { None })?
             }
         };
@@ -235,6 +305,10 @@ impl HostTier {
         };
         *lent = lent.checked_sub(1).expect("a slot is given back as often as it was lent");
         self.enter(slot);
+        if self.kept_count > self.kept_max {
+            // Memory went while it was lent.
+            self.spare_oldest_kept();
+        }
     }
 
     /// The device gives `key` up. True when its bytes are here and stay; false when they would have to be copied.
@@ -244,19 +318,32 @@ impl HostTier {
             return true;
         }
         self.leave(slot);
-        if self.kept_count >= self.kept_max
-            && let Some(SlotIndex(oldest)) = self.kept.oldest()
-        {
-            let oldest = HostSlot(oldest);
-            self.leave(oldest);
-            self.set_class(oldest, Class::Spare);
-            self.enter(oldest);
+        if self.kept_count >= self.kept_max {
+            self.spare_oldest_kept();
         }
         if self.kept_count < self.kept_max {
             self.set_class(slot, Class::Kept);
         }
         self.enter(slot);
         true
+    }
+
+    /// A copy into `slot` for [`Claim::Keep`] was never submitted: the slot is empty.
+    ///
+    /// # Panics
+    /// When it was not lent once.
+    pub fn forget(&mut self, slot: HostSlot) {
+        self.give_back(slot);
+        self.clear(slot);
+    }
+
+    fn spare_oldest_kept(&mut self) {
+        if let Some(SlotIndex(oldest)) = self.kept.oldest() {
+            let oldest = HostSlot(oldest);
+            self.leave(oldest);
+            self.set_class(oldest, Class::Spare);
+            self.enter(oldest);
+        }
     }
 
     /// Guesses for which `is_stale` holds become spare: right bytes that nobody asked for.
@@ -281,7 +368,7 @@ impl HostTier {
 
     /// Forgets everything that nothing is under way for.
     pub fn clear_idle(&mut self) {
-        for index in 0..self.slot_count() {
+        for index in (0..).take(self.slots.len()) {
             if matches!(self.slots[index as usize], State::Held { lent: 0, .. }) {
                 self.clear(HostSlot(index));
             }
@@ -331,6 +418,7 @@ impl HostTier {
     fn clear(&mut self, slot: HostSlot) {
         self.leave(slot);
         match std::mem::replace(&mut self.slots[slot.0 as usize], State::Free) {
+            State::Absent => unreachable!("{slot:?} has no memory"),
             State::Free => return,
             State::Reading { key, is_guess } => {
                 self.slot_of.remove(&key);
@@ -350,9 +438,14 @@ impl HostTier {
     /// # Panics
     /// When they disagree.
     pub fn assert_consistent(&self) {
-        let (mut kept, mut guesses, mut occupied, mut ordered) = (0, 0, 0, 0);
+        let (mut kept, mut kept_idle, mut guesses) = (0, 0, 0);
+        let (mut occupied, mut ordered, mut absent) = (0, 0, 0);
         for (index, state) in (0..).map(HostSlot).zip(&self.slots) {
             let key = match *state {
+                State::Absent => {
+                    absent += 1;
+                    continue;
+                }
                 State::Free => {
                     assert!(self.free.contains(&index), "an empty slot is on no list");
                     continue;
@@ -363,6 +456,7 @@ impl HostTier {
                 }
                 State::Held { key, class, lent } => {
                     kept += u32::from(class == Class::Kept);
+                    kept_idle += u32::from(class == Class::Kept && lent == 0);
                     guesses += u32::from(class == Class::Guess);
                     ordered += usize::from(lent == 0);
                     key
@@ -372,11 +466,11 @@ impl HostTier {
             assert_eq!(self.slot_of.get(&key), Some(&index), "the table does not know where {key} is");
         }
         assert_eq!(occupied, self.slot_of.len(), "the table names experts that are in no slot");
-        assert_eq!(occupied + self.free.len(), self.slots.len(), "a slot is listed as empty twice");
+        assert_eq!(occupied + absent + self.free.len(), self.slots.len(), "a slot is listed as empty twice");
         let orders = [&self.spare, &self.guesses, &self.kept];
         let counted: usize = orders.iter().map(|order| order.oldest_first().count()).sum();
         assert_eq!(ordered, counted, "the orders miss a slot");
         assert_eq!((kept, guesses), (self.kept_count, self.guess_count), "kept and guesses are miscounted");
-        assert!(kept <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
+        assert!(kept_idle <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
     }
 }
