@@ -554,6 +554,16 @@ mod tests {
         assert_eq!(Hits::of(282, 0, 12_032, Routes::Widest).host, 0.0);
     }
 
+    /// Tokens a second of the full model on an NVIDIA H200, whose drive gave 1.8 GB/s in that run.
+    #[test]
+    fn the_estimate_of_a_discrete_gpu_holds_what_was_measured_on_one() {
+        let drive = DriveCost::assumed(1.8e9, FLINT.record_bytes);
+        for (hits, measured) in [(0.064, 2.85), (0.435, 4.11), (0.70, 6.85)] {
+            let expected = Expectation::new(&FLINT, &gpu(), &drive, hits).tokens_a_second();
+            assert!((expected / measured - 1.0).abs() < 0.15, "{hits}: {expected}, measured {measured}");
+        }
+    }
+
     #[test]
     fn bursts_are_met_between_and_beyond_what_was_measured() {
         let drive = DriveCost::measured(vec![(4, 4e-3), (1, 1e-3), (6, 3e-3)], 1_966_080e3, 1_966_080);
