@@ -504,6 +504,9 @@ mod tests {
             memory_seconds: 0.0,
             stall_seconds: 10.0,
             record_seconds,
+            submission_seconds: 0.0,
+            vain_seconds: 0.0,
+            guess_seconds: 0.0,
             is_measured: true,
         };
         let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
