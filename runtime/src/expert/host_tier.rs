@@ -3,8 +3,8 @@
 //! - Owns: one state a host slot, the way back from expert to slot, three orders of use. In: claims, and what became of them.
 //! - Out: slots. Numbers only; the bytes lie where the slot's number says.
 //! - Invariants: pure, and nothing allocates after [`HostTier::new`]. An expert is in at most one host slot. A slot that is read
-//!   into or copied from is in no order and is claimed by nobody. At most `kept_max` slots are kept and at most `guesses_max`
-//!   hold guesses, so a demand always finds one of the others as soon as what is under way has ended.
+//!   into or copied from is in no order and is claimed by nobody. Some slots are neither kept nor hold guesses, so a demand
+//!   always finds one of these as soon as what is under way has ended.
 //!
 //! ```text
 //!            claim                    landed                         lend          give_back
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Slots beyond those that a tier begins with come and go with their memory ([`HostTier::add`], [`HostTier::remove`]); as many as there
-//! are of them may be kept.
+//! are of them may be kept, or hold more guesses.
 
 use std::collections::HashMap;
 
@@ -81,7 +81,10 @@ pub struct HostTier {
     kept_count: u32,
     kept_max: u32,
     guess_count: u32,
-    guesses_max: u32,
+    /// Slots that have memory.
+    present: u32,
+    /// Slots that are neither kept nor hold guesses, whatever happens.
+    reserve: u32,
 }
 
 impl HostTier {
@@ -106,7 +109,8 @@ impl HostTier {
             kept_count: 0,
             kept_max: 0,
             guess_count: 0,
-            guesses_max,
+            present: ring,
+            reserve: ring - guesses_max,
         }
     }
 
@@ -126,6 +130,7 @@ impl HostTier {
         *state = State::Free;
         self.free.push(slot);
         self.kept_max += 1;
+        self.present += 1;
     }
 
     /// Whether nothing is under way for `slot`, so that its memory may go.
@@ -145,6 +150,7 @@ impl HostTier {
         self.free.remove(at);
         self.slots[slot.0 as usize] = State::Absent;
         self.kept_max = self.kept_max.checked_sub(1).expect("what was added is removed, and no more");
+        self.present -= 1;
         if self.kept_count > self.kept_max {
             self.spare_oldest_kept();
         }
@@ -155,10 +161,14 @@ impl HostTier {
         !self.free.is_empty()
     }
 
+    /// Whether something has to go before more is kept.
+    pub fn is_kept_full(&self) -> bool {
+        self.kept_count >= self.kept_max || self.guess_room() == 0
+    }
+
     /// How many slots have memory.
     pub fn slot_count(&self) -> u32 {
-        let absent = self.slots.iter().filter(|state| **state == State::Absent).count();
-        u32::try_from(self.slots.len() - absent).expect("invariant: slots are counted in u32")
+        self.present
     }
 
     /// What has been kept for longest.
@@ -198,7 +208,7 @@ impl HostTier {
 
     /// How many more guesses are taken without another making room.
     pub fn guess_room(&self) -> u32 {
-        self.guesses_max - self.guess_count
+        (self.present - self.reserve).saturating_sub(self.kept_count + self.guess_count)
     }
 
     /// Whether `slot` holds a guess that nobody has wanted yet.
@@ -215,8 +225,8 @@ impl HostTier {
         let oldest = |recency: &Recency| recency.oldest().map(|slot| HostSlot(slot.0));
         let is_over = match claim {
             Claim::Demand => false,
-            Claim::Guess => self.guess_count >= self.guesses_max,
-            Claim::Keep => self.kept_count >= self.kept_max,
+            Claim::Guess => self.guess_room() == 0,
+            Claim::Keep => self.is_kept_full(),
         };
         let slot = match claim {
             Claim::Guess if is_over => oldest(&self.guesses)?,
@@ -318,10 +328,10 @@ impl HostTier {
             return true;
         }
         self.leave(slot);
-        if self.kept_count >= self.kept_max {
+        if self.is_kept_full() {
             self.spare_oldest_kept();
         }
-        if self.kept_count < self.kept_max {
+        if !self.is_kept_full() {
             self.set_class(slot, Class::Kept);
         }
         self.enter(slot);
@@ -471,6 +481,7 @@ impl HostTier {
         let counted: usize = orders.iter().map(|order| order.oldest_first().count()).sum();
         assert_eq!(ordered, counted, "the orders miss a slot");
         assert_eq!((kept, guesses), (self.kept_count, self.guess_count), "kept and guesses are miscounted");
-        assert!(kept_idle <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
+        assert!(kept_idle <= self.kept_max, "{kept} kept of {}", self.kept_max);
+        assert_eq!(self.present as usize + absent, self.slots.len(), "slots with memory are miscounted");
     }
 }

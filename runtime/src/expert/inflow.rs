@@ -233,10 +233,10 @@ impl Inflow {
         if self.kept_capacity == 0 {
             return None;
         }
-        if self.tier.kept_count() >= self.tier.kept_max() {
+        if self.tier.is_kept_full() {
             self.grow();
         }
-        if self.tier.kept_count() >= self.tier.kept_max() {
+        if self.tier.is_kept_full() {
             let oldest = self.tier.oldest_kept()?;
             if !is_worth_more(key, oldest) {
                 return None;
@@ -381,6 +381,11 @@ impl Inflow {
             self.grow();
         }
         self.tier.claim(key, claim)
+    }
+
+    /// Whether copies out of slots are under way.
+    pub(super) fn is_lending(&self) -> bool {
+        !self.lent.is_empty()
     }
 
     fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {

@@ -399,8 +399,12 @@ impl Streamer {
                 }
             }
             if awaited.is_empty() {
-                // Every host slot is being copied from.
-                self.inflow.take_back(true)?;
+                // Every host slot is being copied from, or guesses are being read into it.
+                if self.inflow.is_lending() {
+                    self.inflow.take_back(true)?;
+                } else {
+                    self.inflow.collect(true)?;
+                }
                 continue;
             }
             self.inflow.collect(true)?;
