@@ -44,6 +44,7 @@ fn input() -> BudgetInput {
         allowed_bytes: None,
         pool_slots: None,
         context_len: 4096,
+        sessions: 1,
         prefill_chunk: 512,
         decode_splits: 16,
         tile_max: 8,
