@@ -250,14 +250,12 @@ mod tests {
     fn what_is_forbidden_once_is_not_drawn_and_not_remembered() {
         for temperature in [0.0, 1.0] {
             let bias = vec![(1, f32::MAX)];
-            let options = SamplerOptions { temperature, seed: 5, logit_bias: bias, ..SamplerOptions::default() };
+            let options =
+                SamplerOptions { temperature, seed: 5, logit_bias: bias, ..SamplerOptions::default() };
             let mut sampler = Sampler::new(options, 3).unwrap();
             assert_ne!(sampler.sample_without(&mut [0.0, 9.0, 0.0], &[1, 77]), Ok(1));
             assert_eq!(sampler.sample(&mut [0.0, 9.0, 0.0]), Ok(1));
-            assert_eq!(
-                sampler.sample_without(&mut [0.0; 3], &[0, 1, 2]),
-                Err(SampleError::NothingAllowed)
-            );
+            assert_eq!(sampler.sample_without(&mut [0.0; 3], &[0, 1, 2]), Err(SampleError::NothingAllowed));
         }
     }
 

@@ -95,6 +95,14 @@ pub trait Backend {
 
     /// Counters.
     fn counters(&self) -> Counters;
+
+    /// Asked once, at the end.
+    ///
+    /// # Errors
+    /// What went wrong unseen, if anything did.
+    fn close(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl Backend for Engine {
@@ -159,6 +167,17 @@ impl Backend for Engine {
             stream: self.stream_stats(),
             reads: self.read_counters(),
             pool_slots: self.plan().pool_slots,
+        }
+    }
+
+    fn close(&self) -> Result<(), String> {
+        let messages = self.gpu().validation_messages();
+        for message in &messages {
+            tracing::error!("validation: {message}");
+        }
+        match messages.len() {
+            0 => Ok(()),
+            count => Err(format!("the validation layer reported {count} faults")),
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Queue {
 /// A job on the client's side: what it says, and the right to have it done.
 pub(crate) struct Ticket {
     pub(crate) events: mpsc::Receiver<Event>,
-    guard: Guard,
+    _guard: Guard,
 }
 
 /// Gives the job up when it is dropped.
@@ -48,13 +48,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.queue.forget(self.number);
-    }
-}
-
-impl Ticket {
-    /// Which job it is.
-    pub(crate) fn number(&self) -> u64 {
-        self.guard.number
     }
 }
 
@@ -109,6 +102,11 @@ impl Queue {
         self.state().jobs.len()
     }
 
+    /// Whether no more would be let in now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.limit
+    }
+
     /// Why nothing enters, if nothing does.
     pub(crate) fn closed(&self) -> Option<ApiError> {
         self.state().closed.clone()
@@ -147,7 +145,7 @@ impl Queue {
         });
         drop(state);
         self.changed.notify_one();
-        Ok(Ticket { events, guard: Guard { queue: self.clone(), number, cancel } })
+        Ok(Ticket { events, _guard: Guard { queue: self.clone(), number, cancel } })
     }
 
     /// The next job; where there is none, waits for one if `waits`.
@@ -210,12 +208,12 @@ mod tests {
         let tickets = [queue.submit(generation()).unwrap(), queue.submit(generation()).unwrap()];
         let full = queue.submit(generation()).err().unwrap();
         assert_eq!((full.kind, full.retry_after_s), (Kind::Busy, Some(5)));
-        let [first, second] = tickets;
+        let [first, _second] = tickets;
         drop(first);
         assert_eq!(queue.len(), 1);
-        let third = queue.submit(generation()).unwrap();
-        assert!(matches!(queue.next(false), Next::Job(job) if job.number == second.number()));
-        assert!(matches!(queue.next(false), Next::Job(job) if job.number == third.number()));
+        let _third = queue.submit(generation()).unwrap();
+        assert!(matches!(queue.next(false), Next::Job(job) if job.number == 1));
+        assert!(matches!(queue.next(false), Next::Job(job) if job.number == 2));
         assert!(matches!(queue.next(false), Next::Nothing));
     }
 

@@ -1,7 +1,7 @@
 //! What the engine's thread and the connections share.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::backend::Facts;
 use super::board::Board;
@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) loading: Loading,
     facts: OnceLock<Facts>,
+    is_halted: AtomicBool,
 }
 
 impl Shared {
@@ -50,6 +51,7 @@ impl Shared {
             metrics: Metrics::new(),
             loading: Loading::default(),
             facts: OnceLock::new(),
+            is_halted: AtomicBool::new(false),
         }
     }
 
@@ -62,5 +64,14 @@ impl Shared {
     pub(crate) fn set_facts(&self, facts: Facts) {
         // Set once: there is one engine's thread, which opens one model.
         let _ = self.facts.set(facts);
+    }
+
+    /// Nothing that is begun is to be finished.
+    pub(crate) fn halt(&self) {
+        self.is_halted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.is_halted.load(Ordering::Relaxed)
     }
 }

@@ -73,11 +73,11 @@ pub(crate) struct Worker<B: Backend> {
 }
 
 /// Gives a prompt up with its job.
-struct PromptWatch<'a>(&'a Job);
+struct PromptWatch<'a>(&'a Job, &'a Shared);
 
 impl PrefillObserver for PromptWatch<'_> {
     fn should_stop(&mut self) -> bool {
-        self.0.is_cancelled()
+        self.0.is_cancelled() || self.1.is_halted()
     }
 }
 
@@ -106,15 +106,15 @@ impl<B: Backend> Worker<B> {
         Ok(worker)
     }
 
-    /// Works until the queue ends.
-    pub(crate) fn run(mut self) {
+    /// Works until the queue ends; then says what was wrong with the engine, if anything.
+    pub(crate) fn run(mut self) -> Result<(), String> {
         loop {
             while self.slots.iter().any(|slot| slot.running.is_none()) {
                 let is_idle = self.slots.iter().all(|slot| slot.running.is_none());
                 match self.shared.queue.next(is_idle) {
                     Next::Job(job) => self.begin(job),
                     Next::Nothing => break,
-                    Next::End if is_idle => return,
+                    Next::End if is_idle => return self.backend.close(),
                     Next::End => break,
                 }
             }
@@ -185,7 +185,7 @@ impl<B: Backend> Worker<B> {
     fn turn(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         let Some(mut running) = slot.running.take() else { return };
-        let outcome = if running.job.is_cancelled() {
+        let outcome = if running.job.is_cancelled() || self.shared.is_halted() {
             Outcome::GivenUp
         } else {
             let step = match running.next {
@@ -208,11 +208,13 @@ impl<B: Backend> Worker<B> {
             Outcome::GoesOn => self.slots[index].running = Some(running),
             Outcome::Ended(end) => self.finish(running, end),
             Outcome::GivenUp => {
+                // Heard only where it is the server that gives up.
+                running.send(Event::Failed(stopping()));
                 self.shared.metrics.cancelled();
                 tracing::info!(
                     job = running.job.number,
                     reply_tokens = running.numbers.reply_tokens,
-                    "given up: its client went away"
+                    "given up"
                 );
             }
             Outcome::Failed(error) => self.fail(&running, &error),
@@ -235,8 +237,12 @@ impl<B: Backend> Worker<B> {
         let end = ids.len().min(held + self.backend.chunk_len() as usize);
         let is_last = end == ids.len();
         let want = if is_last { running.want } else { Want::Nothing };
-        let greedy =
-            self.backend.feed_prompt(&mut slot.session, &ids[..end], want, &mut PromptWatch(&running.job))?;
+        let greedy = self.backend.feed_prompt(
+            &mut slot.session,
+            &ids[..end],
+            want,
+            &mut PromptWatch(&running.job, &self.shared),
+        )?;
         let done = u32::try_from(end).expect("invariant: it fits the context");
         running.send(Event::Progress(running.progress(done)));
         if !is_last {
@@ -371,6 +377,11 @@ impl Running {
             elapsed: self.began.elapsed(),
         }
     }
+}
+
+/// What those are told whose replies end with the server.
+pub(crate) fn stopping() -> ApiError {
+    ApiError::later(Kind::Unavailable, "the server is stopping", 10)
 }
 
 /// Milliseconds for a log.

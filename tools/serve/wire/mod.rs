@@ -3,6 +3,7 @@
 //! - In: JSON of a body, the model's facts. Out: checked generations, and an answer that writes what becomes of them.
 //! - A file for each interface; what they share is in `fields`, `params`, `messages`, `render` and `error`.
 
+pub(crate) mod anthropic;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;
@@ -11,3 +12,4 @@ pub(crate) mod messages;
 pub(crate) mod model;
 pub(crate) mod params;
 pub(crate) mod render;
+pub(crate) mod responses;

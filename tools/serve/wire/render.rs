@@ -43,11 +43,6 @@ pub(crate) trait Answer: Send {
 
     /// All replies at once.
     fn whole(&mut self, replies: &[Whole]) -> Value;
-
-    /// A failure before anything was said.
-    fn error(&self, error: &ApiError) -> Value {
-        error.openai()
-    }
 }
 
 /// A reply that was collected.
