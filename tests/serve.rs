@@ -98,7 +98,8 @@ impl Drop for Server {
 const TASK: &str = "Write a Python function that adds two numbers.";
 
 fn chat(more: Value) -> Value {
-    let mut body = json!({ "messages": [{ "role": "user", "content": TASK }], "temperature": 0, "max_tokens": 24 });
+    let mut body =
+        json!({ "messages": [{ "role": "user", "content": TASK }], "temperature": 0, "max_tokens": 24 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
@@ -162,7 +163,8 @@ fn every_interface_says_what_the_program_says() {
 
 #[test]
 fn what_is_told_of_the_model_and_its_tokens() {
-    let Some(server) = Server::start("what_is_told_of_the_model_and_its_tokens", &["--alias", "nano", "-c", "512"])
+    let Some(server) =
+        Server::start("what_is_told_of_the_model_and_its_tokens", &["--alias", "nano", "-c", "512"])
     else {
         return;
     };
@@ -177,7 +179,10 @@ fn what_is_told_of_the_model_and_its_tokens() {
         client.get(&format!("{prefix}/health")).gives(200);
     }
     let props = client.get("/props").gives(200);
-    assert_eq!((&props["total_slots"], &props["default_generation_settings"]["n_ctx"]), (&2.into(), &512.into()));
+    assert_eq!(
+        (&props["total_slots"], &props["default_generation_settings"]["n_ctx"]),
+        (&2.into(), &512.into())
+    );
     assert!(props["chat_template"].as_str().unwrap().contains("<|assistant|>"), "{props}");
     assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 2);
     let text = "def f(x):\n    return x # é 🦀 <|user|>";
@@ -191,8 +196,11 @@ fn what_is_told_of_the_model_and_its_tokens() {
     let metrics = client.get("/metrics").body;
     assert!(metrics.contains("# TYPE flint_rt_expert_hits counter"), "{metrics}");
 
-    let long = client.post("/v1/chat/completions", &chat(json!({ "messages": [{ "role": "user",
-        "content": "word ".repeat(2000) }] })));
+    let long = client.post(
+        "/v1/chat/completions",
+        &chat(json!({ "messages": [{ "role": "user",
+        "content": "word ".repeat(2000) }] })),
+    );
     let error = long.gives(400);
     assert_eq!(error["error"]["type"], "exceed_context_size_error");
     assert_eq!(error["error"]["n_ctx"], 512);
@@ -251,7 +259,10 @@ fn replies_follow_their_options() {
     assert_eq!(content(&stopped), text.split(&stop).next().unwrap());
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
     let got = client.post("/v1/messages", &chat(json!({ "stop_sequences": [stop] }))).gives(200);
-    assert_eq!((&got["stop_reason"], &got["stop_sequence"]), (&"stop_sequence".into(), &stop.as_str().into()));
+    assert_eq!(
+        (&got["stop_reason"], &got["stop_sequence"]),
+        (&"stop_sequence".into(), &stop.as_str().into())
+    );
     // A forbidden token does not come.
     let ids = ask(json!({ "return_token_ids": true }));
     let first = ids["choices"][0]["token_ids"][0].as_u64().unwrap();
@@ -262,7 +273,10 @@ fn replies_follow_their_options() {
     assert_eq!(told["usage"]["completion_tokens"], 4);
     for token in told["choices"][0]["logprobs"]["content"].as_array().unwrap() {
         assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 3);
-        assert_eq!((&token["token"], &token["logprob"]), (&token["top_logprobs"][0]["token"], &token["top_logprobs"][0]["logprob"]));
+        assert_eq!(
+            (&token["token"], &token["logprob"]),
+            (&token["top_logprobs"][0]["token"], &token["top_logprobs"][0]["logprob"])
+        );
         assert!(token["logprob"].as_f64().unwrap() <= 0.0);
     }
     // As many tokens as asked for, through what would end it.
@@ -270,7 +284,8 @@ fn replies_follow_their_options() {
     assert_eq!(full["usage"]["completion_tokens"], 200);
     assert_eq!(ask(json!({ "max_tokens": 0 }))["usage"]["completion_tokens"], 0);
     // A thought is told apart, and closed by its budget.
-    let thought = ask(json!({ "chat_template_kwargs": { "enable_thinking": true }, "thinking_budget_tokens": 4 }));
+    let thought =
+        ask(json!({ "chat_template_kwargs": { "enable_thinking": true }, "thinking_budget_tokens": 4 }));
     let message = &thought["choices"][0]["message"];
     assert!(!message["reasoning_content"].as_str().unwrap().is_empty(), "{thought}");
     assert!(!message["content"].as_str().unwrap().contains("think>"), "{thought}");
@@ -313,10 +328,12 @@ fn the_built_in_form_gives_the_same() {
     let name = "the_built_in_form_gives_the_same";
     let Some(template) = Server::start(name, &[]) else { return };
     let Some(built_in) = Server::start(name, &["--chat-template", "flint"]) else { return };
-    for body in [chat(json!({})), chat(json!({ "messages": [{ "role": "system", "content": "Be brief." },
+    for body in [
+        chat(json!({})),
+        chat(json!({ "messages": [{ "role": "system", "content": "Be brief." },
         { "role": "user", "content": "hi <|user|> 🦀" }, { "role": "assistant", "content": "<think>a</think>b" },
-        { "role": "user", "content": "go on" }] }))]
-    {
+        { "role": "user", "content": "go on" }] })),
+    ] {
         let answers = [template.client, built_in.client]
             .map(|client| client.post("/v1/chat/completions", &body).gives(200));
         // A marker in a user's text is text in both; the template has it as it is, the built-in form as it was trained.

@@ -41,7 +41,7 @@ fn options() -> ServeOptions {
         body_bytes_max: 1 << 20,
         ping: Duration::from_millis(100),
         stop_time: Duration::from_secs(5),
-        alias: Some("stub".to_owned()),
+        alias: "stub".to_owned(),
         is_strict: false,
         file_name: "stub.gguf".to_owned(),
         form: FormChoice::File,
@@ -130,7 +130,10 @@ fn what_makes_no_sense_is_refused_in_the_words_of_its_interface() {
         let error = post("/v1/chat/completions", body).gives(400);
         assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
         let error = post("/v1/messages", body).gives(400);
-        assert_eq!((&error["type"], &error["error"]["type"]), (&"error".into(), &"invalid_request_error".into()));
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&"error".into(), &"invalid_request_error".into())
+        );
         assert!(error["request_id"].as_str().unwrap().starts_with("req_"));
     }
     let error = post("/v1/chat/completions", r#"{"messages":[{"role":"user"}],"temperature":-1}"#).gives(400);
@@ -152,7 +155,8 @@ fn bodies_have_a_limit_and_are_not_read_beyond_it() {
     let server = Server::start(Script::default(), |options| options.body_bytes_max = 1000).ready();
     let mut connection = Connection::open(server.client.0);
     // Told too long: refused before a byte of it came.
-    connection.send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n");
+    connection
+        .send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n");
     let got = connection.answer().unwrap();
     assert_eq!(got.gives(413)["error"]["code"], 413);
     // Not told: refused as soon as it is.
@@ -321,7 +325,8 @@ fn many_clients_that_vanish_leave_nothing_behind() {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody() {
-    let script = Script { reply: "word ".repeat(40), repeats: true, context_len: 100_000, ..Script::default() };
+    let script =
+        Script { reply: "word ".repeat(40), repeats: true, context_len: 100_000, ..Script::default() };
     let server = Server::start(script, |options| options.slots = 2).ready();
     let client = server.client;
     let deaf = client.begin("/v1/chat/completions", &chat(json!({ "stream": true, "max_tokens": 90_000 })));
@@ -428,12 +433,58 @@ fn replies_that_take_too_long_are_broken_off_by_stopping() {
 }
 
 #[test]
+fn calls_of_tools_reach_every_interface() {
+    let reply = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>";
+    let server = Server::start(Script { reply: reply.to_owned(), ..Script::default() }, |_| {}).ready();
+    let client = server.client;
+    let function = json!({ "name": "add", "description": "Adds.", "parameters": { "type": "object" } });
+    let tools = json!({ "tools": [{ "type": "function", "function": function }] });
+    let got = client.post("/v1/chat/completions", &chat(tools.clone())).gives(200);
+    let choice = &got["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = choice["message"]["tool_calls"][0].clone();
+    assert_eq!(call["function"], json!({ "name": "add", "arguments": "{\"b\": 1, \"a\": 2}" }));
+    let mut stream = tools.clone();
+    stream["stream"] = true.into();
+    let events = client.post("/v1/chat/completions", &chat(stream)).events();
+    assert_eq!(events[1]["choices"][0]["delta"]["tool_calls"][0]["function"], call["function"]);
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "tool_calls");
+    // The next turn begins with the very tokens of this one.
+    let history = json!([
+        { "role": "user", "content": "hi" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": call["id"], "content": "3" },
+    ]);
+    let mut next = tools;
+    next["messages"] = history;
+    let again = client.post("/v1/chat/completions", &chat(next)).gives(200);
+    let held = got["usage"]["total_tokens"].as_u64().unwrap();
+    assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], held);
+
+    let tools = json!([{ "name": "add", "description": "Adds.", "input_schema": { "type": "object" } }]);
+    let got = client.post("/v1/messages", &chat(json!({ "max_tokens": 99, "tools": tools }))).gives(200);
+    assert_eq!((&got["stop_reason"], &got["content"][0]["input"]["a"]), (&"tool_use".into(), &2.into()));
+    let mut function = function;
+    function["type"] = "function".into();
+    let got = client.post("/v1/responses", &json!({ "input": "hi", "tools": [function] })).gives(200);
+    assert_eq!(
+        (&got["output"][0]["type"], &got["output"][0]["name"]),
+        (&"function_call".into(), &"add".into())
+    );
+}
+
+#[test]
 fn several_prompts_and_pings_of_every_interface() {
-    let server = Server::start(Script { chunk_time: Duration::from_millis(250), ..Script::default() }, |_| {}).ready();
+    let server =
+        Server::start(Script { chunk_time: Duration::from_millis(250), ..Script::default() }, |_| {}).ready();
     let client = server.client;
     let got = client.post("/v1/completions", &json!({ "prompt": ["a", "b"], "stream": true }));
-    let ends: Vec<_> =
-        got.events().iter().filter(|event| !event["choices"][0]["finish_reason"].is_null()).cloned().collect();
+    let ends: Vec<_> = got
+        .events()
+        .iter()
+        .filter(|event| !event["choices"][0]["finish_reason"].is_null())
+        .cloned()
+        .collect();
     assert_eq!(ends.len(), 2);
     assert_eq!((&ends[0]["choices"][0]["index"], &ends[1]["choices"][0]["index"]), (&0.into(), &1.into()));
     assert!(got.body.matches(": ping\n\n").count() >= 3, "{}", got.body);
@@ -442,7 +493,8 @@ fn several_prompts_and_pings_of_every_interface() {
     let got = client.post("/v1/messages", &chat(json!({ "stream": true, "max_tokens": 50 })));
     assert!(got.body.contains("event: ping\n"), "{}", got.body);
     let got = client.post("/v1/chat/completions", &chat(json!({ "stream": true, "return_progress": true })));
-    let progress: Vec<_> = got.events().iter().filter_map(|event| event.get("prompt_progress").cloned()).collect();
+    let progress: Vec<_> =
+        got.events().iter().filter_map(|event| event.get("prompt_progress").cloned()).collect();
     let last = progress.last().unwrap();
     assert_eq!(last["processed"], last["total"]);
 }

@@ -56,7 +56,7 @@ pub(crate) struct ServeArgs {
     /// Seconds that replies have to end after Ctrl-C or SIGTERM; a second one ends the program at once.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=3600))]
     stop_timeout: u64,
-    /// What the model is called in answers [default: its own name].
+    /// What the model is called in answers [default: its file's or store's].
     #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME")]
     alias: Option<String>,
     /// Refuse requests for models of other names (404).
@@ -134,7 +134,9 @@ enum Log {
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let options = options(&args)?;
     let model = model::find(&args.engine.model, args.engine.source)?;
-    let options = ServeOptions { file_name: file_name(&model.path), ..options };
+    let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
+    let options = ServeOptions { alias, file_name, ..options };
     log(args.log);
     interrupt::serve();
     let (engine, parallel) = (args.engine, args.parallel);
@@ -183,7 +185,7 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         body_bytes_max: usize::try_from(args.body_limit).unwrap_or(usize::MAX),
         ping: Duration::from_secs(args.ping),
         stop_time: Duration::from_secs(args.stop_timeout),
-        alias: args.alias.clone(),
+        alias: args.alias.clone().unwrap_or_default(),
         is_strict: args.strict_model,
         file_name: String::new(),
         form: form(&args.chat_template)?,
@@ -258,10 +260,6 @@ fn short_text(path: &Path) -> Outcome<String> {
         )));
     }
     std::fs::read_to_string(path).map_err(|error| about(&error))
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn log(log: Log) {

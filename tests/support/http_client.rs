@@ -111,7 +111,8 @@ impl Connection {
     /// A whole answer; none where the connection ends before.
     pub(crate) fn answer(&mut self) -> Option<Got> {
         let (status, headers) = self.head()?;
-        let find = |name: &str| headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.clone());
+        let find =
+            |name: &str| headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.clone());
         let body = match (find("transfer-encoding"), find("content-length")) {
             (Some(_), _) => std::iter::from_fn(|| self.chunk()).collect(),
             (None, Some(len)) => {

@@ -36,8 +36,8 @@ pub struct ServeOptions {
     pub ping: Duration,
     /// How long replies have to end when the server is to stop.
     pub stop_time: Duration,
-    /// What the model is called in answers; its own name if `None`.
-    pub alias: Option<String>,
+    /// What the model is called in answers.
+    pub alias: String,
     /// Whether requests must call it so.
     pub is_strict: bool,
     /// The name of the model's file, without folders.
@@ -210,7 +210,7 @@ fn drive<B: Backend, E>(
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
     let worker = Worker::new(backend, options.slots, shared.clone()).map_err(ServeError::Sessions)?;
-    let name = options.alias.unwrap_or_else(|| facts.name.clone());
+    let name = options.alias;
     (options.notice)(&format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len));
     let model = Model {
         facts,

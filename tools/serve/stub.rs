@@ -7,10 +7,11 @@ use flint_rt::engine::EngineError;
 use flint_rt::engine::session::common_prefix;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
-use flint_rt::text::chat::StopTokens;
+use flint_rt::text::chat::{Role, StopTokens, Thinking};
 use flint_rt::text::{Specials, Tokenizer, Vocabulary};
 use serde_json::Value;
 
+use crate::wire::messages::ChatMessage;
 use crate::{Backend, Counters, Facts};
 
 const NANO: &str = include_str!("../../tests/vectors/nano_vocabulary.json");
@@ -201,5 +202,34 @@ impl Backend for Stub {
 
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+}
+
+/// The chat form by itself, for benches.
+pub struct Form(crate::chat::form::ChatForm);
+
+impl Form {
+    /// By this template, or the built-in form.
+    ///
+    /// # Errors
+    /// When the template does not compile.
+    pub fn new(tokenizer: &Tokenizer, template: Option<&str>) -> Result<Self, String> {
+        crate::chat::form::ChatForm::new(tokenizer, template, &crate::FormChoice::File).map(Self)
+    }
+
+    /// The prompt of a conversation of roles and texts.
+    ///
+    /// # Errors
+    /// When the template refuses it.
+    pub fn ids(&self, messages: &[(Role, &str)]) -> Result<Vec<TokenId>, String> {
+        let messages: Vec<_> = messages.iter().map(|(role, text)| ChatMessage::new(*role, *text)).collect();
+        let asked = crate::chat::form::Asked {
+            messages: &messages,
+            tools: &[],
+            thinking: Thinking::Auto,
+            opens_reply: true,
+            extra: None,
+        };
+        self.0.render(&asked).map(|rendered| rendered.ids).map_err(|error| error.message)
     }
 }

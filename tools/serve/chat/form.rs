@@ -3,6 +3,8 @@
 //! Two forms: the template in the model's file, and the built-in one of Flint, which is the same text made without a
 //! template. Pure, once the form is chosen.
 
+use std::borrow::Cow;
+
 use flint_rt::base::ids::TokenId;
 use flint_rt::text::chat::{Marker, Message, Prompt, PromptSpan, Role, Thinking, check_markers};
 use flint_rt::text::{TextError, Tokenizer};
@@ -10,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::guard::{Guard, unmarked};
 use super::template::Template;
+use crate::wire::calls::{CLOSE, OPEN};
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::messages::{ChatMessage, ToolCall};
 
@@ -112,7 +115,8 @@ impl ChatForm {
     }
 
     fn built_in(&self, asked: &Asked<'_>) -> Result<(Vec<TokenId>, String), ApiError> {
-        let messages: Vec<Message> = asked.messages.iter().map(plain_message).collect();
+        let told = with_tools(asked.messages, asked.tools);
+        let messages: Vec<Message> = told.iter().map(plain_message).collect();
         let is_reply_last = messages.last().is_some_and(|last| last.role == Role::Assistant);
         let mut prompt =
             Prompt::new(&messages, if asked.opens_reply { asked.thinking } else { Thinking::Auto });
@@ -135,12 +139,16 @@ impl ChatForm {
         guard: &Guard,
         asked: &Asked<'_>,
     ) -> Result<(Vec<TokenId>, String), ApiError> {
-        let rendered = match template.render(&context(guard, asked, asked.messages)) {
+        let told = match template.knows_tools() {
+            true => Cow::Borrowed(asked.messages),
+            false => with_tools(asked.messages, asked.tools),
+        };
+        let rendered = match template.render(&context(guard, asked, &told)) {
             Ok(rendered) => rendered,
             // Some take a system message at the beginning only, or know no developer.
-            Err(error) => template
-                .render(&context(guard, asked, &with_one_system_message(asked.messages)))
-                .map_err(|_| error)?,
+            Err(error) => {
+                template.render(&context(guard, asked, &with_one_system_message(&told))).map_err(|_| error)?
+            }
         };
         let mut ids = guard.encode(&self.tokenizer, &rendered);
         let mut text = unmarked(&rendered);
@@ -241,7 +249,29 @@ pub(crate) fn call_text(call: &ToolCall) -> String {
         "" => "{}",
         arguments => arguments,
     };
-    format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
+    format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}")
+}
+
+/// The conversation with its tools in words, for a form that has no place for them. They come first, so that what a cache
+/// holds of them stays good from turn to turn.
+fn with_tools<'m>(messages: &'m [ChatMessage], tools: &[Value]) -> Cow<'m, [ChatMessage]> {
+    if tools.is_empty() {
+        return Cow::Borrowed(messages);
+    }
+    let mut text = format!(
+        "You can call tools. For each call, write a block of this form, with nothing but JSON in it:\n{OPEN}\n{{\"name\": NAME, \
+         \"arguments\": {{...}}}}\n{CLOSE}\nThe result comes in the next message. These are the tools:"
+    );
+    for tool in tools {
+        text.push('\n');
+        text.push_str(&tool["function"].to_string());
+    }
+    let mut messages = messages.to_vec();
+    match messages.first_mut() {
+        Some(first) if first.role == Role::System => first.content = format!("{text}\n\n{}", first.content),
+        _ => messages.insert(0, ChatMessage::new(Role::System, text)),
+    }
+    Cow::Owned(messages)
 }
 
 /// The conversation for a template that takes one system message, at the beginning: those at the beginning are joined; later ones
@@ -382,6 +412,26 @@ mod tests {
             said(Role::System, "d"),
         ];
         assert_eq!(form.render(&asked(&messages)).unwrap().text, "[system]a\n\nb[user]c[user]d");
+    }
+
+    #[test]
+    fn tools_are_told_where_a_form_has_no_place_for_them() {
+        let tokenizer = nano_tokenizer();
+        let tools = [json!({ "type": "function", "function": { "name": "f", "description": "<|user|>" } })];
+        let messages = [said(Role::System, "be brief"), said(Role::User, "x")];
+        let texts = [FormChoice::File, FormChoice::BuiltIn].map(|choice| {
+            let form = ChatForm::new(&tokenizer, Some(&flint()), &choice).unwrap();
+            let rendered = form.render(&Asked { tools: &tools, ..asked(&messages) }).unwrap();
+            let user = tokenizer.special_id("<|user|>").unwrap();
+            assert_eq!(rendered.ids.iter().filter(|id| **id == user).count(), 1);
+            rendered.text
+        });
+        for text in texts {
+            assert!(text.contains("\"name\":\"f\"") && text.contains("\n\nbe brief"), "{text}");
+        }
+        let own = "{% for t in tools %}{{ t.function.name }}{% endfor %}";
+        let form = ChatForm::new(&tokenizer, Some(own), &FormChoice::File).unwrap();
+        assert_eq!(form.render(&Asked { tools: &tools, ..asked(&messages) }).unwrap().text, "f");
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Template {
         &self.source
     }
 
+    /// Whether it has a place for tools.
+    pub(crate) fn knows_tools(&self) -> bool {
+        self.source.contains("tools")
+    }
+
     /// Whether it knows a switch for thoughts.
     pub(crate) fn has_thinking_switch(&self) -> bool {
         self.source.contains("enable_thinking")

@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::jobs::Jobs;
 use crate::engine::job::Event;
+use crate::wire::calls::{Calls, Said};
 use crate::wire::render::Answer;
 
 /// Bytes after which what is ready goes out before more is looked for.
@@ -20,6 +21,7 @@ const FRAME_BYTES: usize = 16 << 10;
 pub(crate) struct EventBody {
     jobs: Jobs,
     answer: Box<dyn Answer>,
+    calls: Option<Calls>,
     ping: Duration,
     silent_until: Pin<Box<Sleep>>,
     /// Written and not yet sent.
@@ -29,18 +31,31 @@ pub(crate) struct EventBody {
 
 impl EventBody {
     /// Begins with what the answer says before anything is computed.
-    pub(crate) fn new(jobs: Jobs, mut answer: Box<dyn Answer>, ping: Duration) -> Self {
+    pub(crate) fn new(jobs: Jobs, mut answer: Box<dyn Answer>, calls: Option<Calls>, ping: Duration) -> Self {
         let mut out = String::new();
         answer.begin(&mut out);
-        Self { jobs, answer, ping, silent_until: Box::pin(sleep(ping)), out, is_over: false }
+        Self { jobs, answer, calls, ping, silent_until: Box::pin(sleep(ping)), out, is_over: false }
     }
 
     fn write(&mut self, index: usize, event: Event, is_last: bool) {
         let out = &mut self.out;
         match event {
             Event::Progress(progress) => self.answer.progress(&progress, out),
-            Event::Piece(piece, numbers) => self.answer.piece(index, &piece, &numbers, out),
+            Event::Piece(piece, numbers) => match &mut self.calls {
+                None => self.answer.piece(index, &piece, &numbers, out),
+                Some(calls) => calls.push(piece, &mut |said| match said {
+                    Said::Piece(piece) => self.answer.piece(index, &piece, &numbers, out),
+                    Said::Call(call) => self.answer.call(&call, out),
+                }),
+            },
             Event::Done(summary) => {
+                if let Some(calls) = &mut self.calls {
+                    calls.finish(&mut |said| {
+                        if let Said::Piece(piece) = said {
+                            self.answer.piece(index, &piece, &summary.numbers, out);
+                        }
+                    });
+                }
                 self.answer.done(index, &summary, is_last, out);
                 self.is_over = is_last;
             }

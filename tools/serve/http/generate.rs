@@ -59,19 +59,21 @@ pub(crate) async fn answer(
 }
 
 async fn generate(interface: Interface, state: &Shown, request: Request<Body>) -> Result<Response, ApiError> {
-    let Prepared { generations, mut answer, streams } =
+    let Prepared { generations, mut answer, streams, calls } =
         with_body(state, request, move |model, body| (interface.prepare)(model, &body, now_s())).await?;
     let mut jobs = Jobs::submit(&state.shared.queue, generations)?;
     if streams {
         // Before anything is computed: clients give up on a server that does not say so much for minutes.
-        return Ok(reply::stream(Body::new(EventBody::new(jobs, answer, state.ping))));
+        return Ok(reply::stream(Body::new(EventBody::new(jobs, answer, calls, state.ping))));
     }
     let (mut replies, mut pieces) = (Vec::new(), Vec::new());
     while let Some((_, event, _)) = jobs.next().await {
         match event {
             Event::Progress(_) => {}
             Event::Piece(piece, _) => pieces.push(piece),
-            Event::Done(summary) => replies.push(Whole::new(std::mem::take(&mut pieces), summary)),
+            Event::Done(summary) => {
+                replies.push(Whole::new(std::mem::take(&mut pieces), summary, calls.clone()))
+            }
             Event::Failed(error) => return Err(error),
         }
     }

@@ -110,7 +110,7 @@ pub(crate) async fn props(State(state): State<Shown>) -> Response {
             "model_name": facts.name,
             "model_path": state.file_name,
             "chat_template": model.form.source().unwrap_or("built-in: flint"),
-            "chat_template_caps": { "supports_system_role": true, "supports_tools": false },
+            "chat_template_caps": { "supports_system_role": true, "supports_tools": true },
             "modalities": { "vision": false, "audio": false },
             "device": facts.device,
             "build_info": fingerprint(),

@@ -3,10 +3,11 @@
 use flint_rt::text::chat::{Role, Thinking};
 use serde_json::{Map, Value, json};
 
+use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, Thought, check_unforced};
+use super::model::{Model, Thought, calls_none, check_unforced};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::chat::form::Rendered;
@@ -30,6 +31,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
     }
     params.stops = params::stops(&fields, "stop_sequences")?;
     let thought = thought(model, &fields)?;
+    let calls = Calls::new(&fields, &tools(&fields)?, "toolu_")?;
     let rendered = render(model, &fields, thought.thinking)?;
     let streams = fields.flag("stream")?.unwrap_or(false);
     let shape = model.chat_shape(rendered.is_thinking);
@@ -39,9 +41,10 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
         prompt_tokens: rendered.ids.len(),
         open: None,
         blocks: 0,
+        has_called: false,
     };
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
-    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams })
+    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams, calls })
 }
 
 /// How many tokens a request's prompt has.
@@ -67,7 +70,9 @@ fn thought(model: &Model, fields: &Fields<'_>) -> Result<Thought, ApiError> {
         Some("disabled") => thought.thinking = Thinking::Off,
         Some("adaptive") | None => {}
         Some(other) => {
-            return Err(thinking.refuse("type", format_args!("is {other:?}, wanted enabled, disabled or adaptive")));
+            return Err(
+                thinking.refuse("type", format_args!("is {other:?}, wanted enabled, disabled or adaptive"))
+            );
         }
     }
     thought.tokens_max = thinking.count("budget_tokens", 0)?;
@@ -76,10 +81,15 @@ fn thought(model: &Model, fields: &Fields<'_>) -> Result<Thought, ApiError> {
 
 /// The tools, as OpenAI's interface has them: templates know that form. The provider's own have no schema.
 fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    if calls_none(fields) {
+        return Ok(Vec::new());
+    }
     let list = fields.list("tools")?.unwrap_or_default();
     if list.len() > TOOLS_MAX {
         let count = list.len();
-        return Err(fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken")));
+        return Err(
+            fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken"))
+        );
     }
     let own = list.iter().filter(|tool| tool.get("input_schema").is_some());
     let function = |tool: &Value| {
@@ -141,12 +151,7 @@ fn texts(fields: &Fields<'_>, name: &str) -> Result<String, ApiError> {
 }
 
 /// A user's or an assistant's message, whose blocks may be several of ours.
-fn add(
-    made: &mut Vec<ChatMessage>,
-    role: Role,
-    message: &Fields<'_>,
-    place: &str,
-) -> Result<(), ApiError> {
+fn add(made: &mut Vec<ChatMessage>, role: Role, message: &Fields<'_>, place: &str) -> Result<(), ApiError> {
     let blocks = match message.get("content") {
         Some(Value::Array(blocks)) => blocks,
         _ => {
@@ -198,6 +203,7 @@ struct MessageAnswer {
     open: Option<Part>,
     /// Blocks that are complete.
     blocks: u32,
+    has_called: bool,
 }
 
 impl MessageAnswer {
@@ -258,8 +264,9 @@ fn usage(numbers: &Numbers) -> Value {
 }
 
 /// `stop_reason` and `stop_sequence`.
-fn stop(end: &End) -> (Value, Value) {
+fn stop(end: &End, has_called: bool) -> (Value, Value) {
     match end {
+        End::Stop if has_called => ("tool_use".into(), Value::Null),
         End::Stop => ("end_turn".into(), Value::Null),
         End::StopString(stop) => ("stop_sequence".into(), stop.as_str().into()),
         End::Length => ("max_tokens".into(), Value::Null),
@@ -283,9 +290,24 @@ impl Answer for MessageAnswer {
         delta_event(out, self.blocks, delta);
     }
 
+    fn call(&mut self, call: &ToolCall, out: &mut String) {
+        self.close(out);
+        self.has_called = true;
+        let block = json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
+        let start = json!({ "type": "content_block_start", "index": self.blocks, "content_block": block });
+        event(out, Some("content_block_start"), &start);
+        delta_event(out, self.blocks, json!({ "type": "input_json_delta", "partial_json": call.arguments }));
+        event(
+            out,
+            Some("content_block_stop"),
+            &json!({ "type": "content_block_stop", "index": self.blocks }),
+        );
+        self.blocks += 1;
+    }
+
     fn done(&mut self, _index: usize, summary: &Summary, _is_last: bool, out: &mut String) {
         self.close(out);
-        let (reason, sequence) = stop(&summary.end);
+        let (reason, sequence) = stop(&summary.end, self.has_called);
         let data = json!({
             "type": "message_delta",
             "delta": { "stop_reason": reason, "stop_sequence": sequence },
@@ -310,11 +332,15 @@ impl Answer for MessageAnswer {
             let thinking = json!({ "type": "thinking", "thinking": reply.reasoning, "signature": SIGNATURE });
             content.push(thinking);
         }
-        if !reply.content.is_empty() || content.is_empty() {
+        if !reply.content.is_empty() || (content.is_empty() && reply.calls.is_empty()) {
             content.push(json!({ "type": "text", "text": reply.content }));
         }
+        content.extend(reply.calls.iter().map(|call| {
+            let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+        }));
         let numbers = &reply.summary.numbers;
-        self.message(content.into(), stop(&reply.summary.end), usage(numbers))
+        self.message(content.into(), stop(&reply.summary.end, !reply.calls.is_empty()), usage(numbers))
     }
 }
 
@@ -352,7 +378,8 @@ mod tests {
         )
         .unwrap();
         let roles: Vec<Role> = got.iter().map(|message| message.role).collect();
-        let wanted = [Role::System, Role::User, Role::Assistant, Role::System, Role::Tool, Role::User, Role::Tool];
+        let wanted =
+            [Role::System, Role::User, Role::Assistant, Role::System, Role::Tool, Role::User, Role::Tool];
         assert_eq!(roles, wanted);
         assert_eq!((got[0].content.as_str(), got[1].content.as_str()), ("be brief", "a\nb"));
         assert_eq!((got[2].reasoning.as_deref(), got[2].content.as_str()), (Some("t"), "c"));
@@ -409,17 +436,44 @@ mod tests {
     fn a_whole_message_has_its_blocks() {
         let mut answer = prepared("").unwrap().answer;
         let pieces = vec![piece(Part::Reasoning, "why"), piece(Part::Content, "this")];
-        let got = answer.whole(&[Whole::new(pieces, summary(End::Length))]);
+        let got = answer.whole(&[Whole::new(pieces, summary(End::Length), None)]);
         assert_eq!((&got["type"], &got["stop_reason"]), (&"message".into(), &"max_tokens".into()));
         assert_eq!(got["content"][1], json!({ "type": "text", "text": "this" }));
         assert!(got["id"].as_str().unwrap().starts_with("msg_"));
-        assert_eq!(answer.whole(&[Whole::new(vec![], summary(End::Stop))])["content"][0]["text"], "");
+        assert_eq!(answer.whole(&[Whole::new(vec![], summary(End::Stop), None)])["content"][0]["text"], "");
+    }
+
+    #[test]
+    fn calls_are_blocks() {
+        let mut prepared =
+            prepared(r#","tools":[{"name":"f","input_schema":{}},{"type":"web_search_20250305"}]"#).unwrap();
+        let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\":1}}</tool_call>";
+        let pieces = vec![piece(Part::Content, text)];
+        let whole = Whole::new(pieces, summary(End::Stop), prepared.calls.take());
+        let got = prepared.answer.whole(&[whole.clone()]);
+        assert_eq!(
+            (&got["stop_reason"], &got["content"][0]["input"]),
+            (&"tool_use".into(), &json!({ "b": 1 }))
+        );
+        let mut out = String::new();
+        prepared.answer.piece(0, &piece(Part::Content, "so"), &Numbers::default(), &mut out);
+        prepared.answer.call(&whole.calls[0], &mut out);
+        prepared.answer.done(0, &summary(End::Stop), true, &mut out);
+        let data = objects(&out);
+        let indices: Vec<_> = data.iter().filter_map(|data| data["index"].as_u64()).collect();
+        assert_eq!(indices, [0, 0, 0, 1, 1, 1]);
+        assert_eq!(data[4]["delta"]["partial_json"], "{\"b\":1}");
+        assert_eq!(data[6]["delta"]["stop_reason"], "tool_use");
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let error = |body: &str| prepare(&model(), &parse(body.as_bytes()).unwrap(), 0).err().unwrap();
-        assert!(error(r#"{"messages":[{"role":"user","content":"x"}]}"#).message.contains("max_tokens is missing"));
+        assert!(
+            error(r#"{"messages":[{"role":"user","content":"x"}]}"#)
+                .message
+                .contains("max_tokens is missing")
+        );
         assert!(error(r#"{"max_tokens":5}"#).message.contains("messages is missing"));
         let thinking = r#"{"max_tokens":5,"messages":[{"role":"user"}],"thinking":{"type":"x"}}"#;
         assert!(error(thinking).message.contains("thinking.type is \"x\""));

@@ -3,9 +3,10 @@
 use flint_rt::text::Tokenizer;
 use serde_json::{Map, Value, json};
 
+use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::messages;
+use super::messages::{self, ToolCall};
 use super::model::{Model, check_unforced, tools};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event, finish_reason, logprobs, progress, timings, usage};
@@ -35,7 +36,9 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     }
     let thought = model.thought(&fields)?;
     let extra = fields.object("chat_template_kwargs")?;
-    let rendered = model.render(&messages, &tools(&fields)?, thought.thinking, opens_reply, extra)?;
+    let tools = tools(&fields)?;
+    let calls = Calls::new(&fields, &tools, "call_")?;
+    let rendered = model.render(&messages, &tools, thought.thinking, opens_reply, extra)?;
     let shape = model.chat_shape(rendered.is_thinking);
     let streams = fields.flag("stream")?.unwrap_or(false);
     let (mut includes_usage, mut repeats_usage) = (false, false);
@@ -56,9 +59,18 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         tells_ids: params.wants_ids,
         tells_timings: params.wants_timings,
         tells_logprobs: params.top_logprobs.is_some(),
+        call_count: 0,
     };
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
-    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams })
+    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams, calls })
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    })
 }
 
 /// What every answer of this server names as its make.
@@ -78,6 +90,8 @@ struct ChatAnswer {
     tells_ids: bool,
     tells_timings: bool,
     tells_logprobs: bool,
+    /// Calls told so far.
+    call_count: u32,
 }
 
 impl ChatAnswer {
@@ -132,8 +146,15 @@ impl Answer for ChatAnswer {
         event(out, None, &chunk);
     }
 
+    fn call(&mut self, call: &ToolCall, out: &mut String) {
+        let mut told = tool_call(call);
+        told["index"] = self.call_count.into();
+        self.call_count += 1;
+        event(out, None, &self.chunk(json!({ "tool_calls": [told] }), None));
+    }
+
     fn done(&mut self, _index: usize, summary: &Summary, _is_last: bool, out: &mut String) {
-        let mut chunk = self.chunk(json!({}), Some(finish_reason(&summary.end)));
+        let mut chunk = self.chunk(json!({}), Some(finish_reason(&summary.end, self.call_count > 0)));
         if self.tells_ids {
             chunk["choices"][0]["token_ids"] = summary.tail.iter().map(|token| token.id).collect();
         }
@@ -160,11 +181,17 @@ impl Answer for ChatAnswer {
             if !reply.reasoning.is_empty() {
                 message[self.reasoning_field] = reply.reasoning.as_str().into();
             }
+            if !reply.calls.is_empty() {
+                message["tool_calls"] = reply.calls.iter().map(tool_call).collect();
+                if reply.content.is_empty() {
+                    message["content"] = Value::Null;
+                }
+            }
             let mut choice = json!({
                 "index": index,
                 "message": message,
                 "logprobs": null,
-                "finish_reason": finish_reason(&reply.summary.end),
+                "finish_reason": finish_reason(&reply.summary.end, !reply.calls.is_empty()),
             });
             if self.tells_logprobs {
                 choice["logprobs"] = logprobs(&self.tokenizer, &reply.content_tokens);
@@ -249,7 +276,7 @@ mod tests {
         assert!(!prepared.streams);
         assert_eq!(prepared.generations[0].shape, Shape::Chat { is_thinking: false });
         let pieces = vec![piece(Part::Reasoning, "why"), piece(Part::Content, "this")];
-        let got = prepared.answer.whole(&[Whole::new(pieces, summary(End::Length))]);
+        let got = prepared.answer.whole(&[Whole::new(pieces, summary(End::Length), None)]);
         let choice = &got["choices"][0];
         assert_eq!(
             choice["message"],
@@ -258,6 +285,37 @@ mod tests {
         assert_eq!((&choice["finish_reason"], &got["object"]), (&"length".into(), &"chat.completion".into()));
         assert_eq!(got["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
         assert_eq!((&got["created"], &got["model"]), (&77.into(), &"nano".into()));
+    }
+
+    #[test]
+    fn calls_are_told_in_both_ways() {
+        let tools =
+            r#","tools":[{"type":"function","function":{"name":"f","parameters":{}}},{"type":"web_search"}]"#;
+        let mut prepared = prepared(tools).unwrap();
+        let calls = prepared.calls.take().unwrap();
+        let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\":1}}</tool_call>";
+        let whole = Whole::new(vec![piece(Part::Content, text)], summary(End::Stop), Some(calls));
+        let got = prepared.answer.whole(&[whole.clone()]);
+        let choice = &got["choices"][0];
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&"tool_calls".into(), &Value::Null)
+        );
+        let call = &choice["message"]["tool_calls"][0];
+        assert_eq!(call["function"], json!({ "name": "f", "arguments": "{\"b\":1}" }));
+        let mut out = String::new();
+        prepared.answer.call(&whole.calls[0], &mut out);
+        prepared.answer.done(0, &summary(End::Stop), true, &mut out);
+        let chunks = objects(&out);
+        let delta = &chunks[0]["choices"][0]["delta"]["tool_calls"][0];
+        assert_eq!((&delta["index"], &delta["id"]), (&0.into(), &call["id"]));
+        assert_eq!(chunks[1]["choices"][0]["finish_reason"], "tool_calls");
+        let none = prepare(
+            &model(),
+            &parse(format!("{{{ASK}{tools},\"tool_choice\":\"none\"}}").as_bytes()).unwrap(),
+            0,
+        );
+        assert!(none.unwrap().calls.is_none());
     }
 
     #[test]
@@ -272,8 +330,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_refused_with_numbers() {
-        let long = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "word and ".repeat(99));
+        let long = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "word and ".repeat(999));
         let error = prepare(&model(), &parse(long.as_bytes()).unwrap(), 0).err().unwrap();
-        assert_eq!((error.kind, error.tokens.unwrap().1), (Kind::ContextExceeded, 64));
+        assert_eq!((error.kind, error.tokens.unwrap().1), (Kind::ContextExceeded, 256));
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         .into_iter()
         .map(|ids| model.generation(ids, Shape::Text, &params, None))
         .collect::<Result<_, _>>()?;
-    Ok(Prepared { generations, answer: Box::new(answer), streams })
+    Ok(Prepared { generations, answer: Box::new(answer), streams, calls: None })
 }
 
 /// Text, ids, or a list of either or both.
@@ -203,7 +203,7 @@ impl Answer for CompletionAnswer {
 
     fn done(&mut self, index: usize, summary: &Summary, is_last: bool, out: &mut String) {
         self.numbers.push(summary.numbers);
-        let choice = self.choice(index, "", Some(finish_reason(&summary.end)));
+        let choice = self.choice(index, "", Some(finish_reason(&summary.end, false)));
         let mut chunk = self.object(json!([choice]));
         let numbers = sum(self.numbers.iter().copied());
         if is_last && !self.includes_usage {
@@ -227,7 +227,8 @@ impl Answer for CompletionAnswer {
 
     fn whole(&mut self, replies: &[Whole]) -> Value {
         let choices = replies.iter().enumerate().map(|(index, reply)| {
-            let mut choice = self.choice(index, &reply.content, Some(finish_reason(&reply.summary.end)));
+            let mut choice =
+                self.choice(index, &reply.content, Some(finish_reason(&reply.summary.end, false)));
             if self.tells_logprobs {
                 choice["logprobs"] = self.logprobs(&reply.content_tokens, 0);
             }
@@ -329,7 +330,7 @@ mod tests {
         let token = |id| TokenInfo { id, logprobs: Some((-0.5, vec![(id, -0.5)])) };
         let piece =
             Piece { part: Part::Content, text: "xy".to_owned(), tokens: vec![token(300), token(301)] };
-        let got = answer.whole(&[Whole::new(vec![piece], summary(End::Stop))]);
+        let got = answer.whole(&[Whole::new(vec![piece], summary(End::Stop), None)]);
         let logprobs = &got["choices"][0]["logprobs"];
         assert_eq!(logprobs["token_logprobs"], json!([-0.5, -0.5]));
         let first = logprobs["tokens"][0].as_str().unwrap();

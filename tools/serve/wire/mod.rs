@@ -4,6 +4,7 @@
 //! - A file for each interface; what they share is in `fields`, `params`, `messages`, `render` and `error`.
 
 pub(crate) mod anthropic;
+pub(crate) mod calls;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;

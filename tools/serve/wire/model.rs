@@ -148,6 +148,9 @@ impl Model {
 
 /// The tools of a request, as far as this server knows their kind.
 pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    if calls_none(fields) {
+        return Ok(Vec::new());
+    }
     let list = fields.list("tools")?.unwrap_or_default();
     if list.len() > TOOLS_MAX {
         let count = list.len();
@@ -157,6 +160,11 @@ pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     }
     // Web searches and the like are the provider's own; agents send them to everybody.
     Ok(list.iter().filter(|tool| tool["type"] == "function").cloned().collect())
+}
+
+/// Whether no tool is to be called.
+pub(crate) fn calls_none(fields: &Fields<'_>) -> bool {
+    fields.get("tool_choice").is_some_and(|choice| choice == "none" || choice["type"] == "none")
 }
 
 /// Refuses what would have to be forced on the model and cannot be yet.
@@ -198,7 +206,7 @@ pub(crate) mod tests {
 
     /// The stand-in's.
     pub(crate) fn model() -> Model {
-        let facts = Stub::new(Script { context_len: 64, ..Script::default() }).facts();
+        let facts = Stub::new(Script { context_len: 256, ..Script::default() }).facts();
         Model {
             form: ChatForm::new(&facts.tokenizer, None, &FormChoice::File).unwrap(),
             facts,
@@ -218,12 +226,12 @@ pub(crate) mod tests {
             let params = Params { tokens_max: max, ..params.clone() };
             model.generation(vec![7; count], Shape::Text, &params, None)
         };
-        assert_eq!(made(60, None).unwrap().tokens_max, 5);
-        assert_eq!(made(60, Some(3)).unwrap().tokens_max, 3);
-        assert_eq!(made(60, Some(u32::MAX)).unwrap().tokens_max, 5);
+        assert_eq!(made(252, None).unwrap().tokens_max, 5);
+        assert_eq!(made(252, Some(3)).unwrap().tokens_max, 3);
+        assert_eq!(made(252, Some(u32::MAX)).unwrap().tokens_max, 5);
         // The last token's successor needs no room.
-        assert_eq!(made(64, None).unwrap().tokens_max, 1);
-        assert_eq!(made(65, None).unwrap_err().tokens, Some((65, 64)));
+        assert_eq!(made(256, None).unwrap().tokens_max, 1);
+        assert_eq!(made(257, None).unwrap_err().tokens, Some((257, 256)));
         assert!(made(0, None).unwrap_err().message.contains("no token"));
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use flint_rt::text::Tokenizer;
 use serde_json::{Value, json};
 
+use super::calls::{Calls, Said};
 use super::error::ApiError;
+use super::messages::ToolCall;
 use crate::engine::job::{End, Generation, Numbers, Progress, Summary};
 use crate::engine::reply::{Part, Piece, TokenInfo};
 
@@ -17,6 +19,8 @@ pub(crate) struct Prepared {
     pub(crate) answer: Box<dyn Answer>,
     /// Whether they are told while they are made.
     pub(crate) streams: bool,
+    /// Looks for calls of tools, where there are some.
+    pub(crate) calls: Option<Calls>,
 }
 
 /// The answer to one request, in the words of its interface. What is written to `out` is whole events of a stream.
@@ -29,6 +33,9 @@ pub(crate) trait Answer: Send {
 
     /// A piece of the reply to prompt `index`.
     fn piece(&mut self, index: usize, piece: &Piece, numbers: &Numbers, out: &mut String);
+
+    /// The reply calls a tool; only where tools were given.
+    fn call(&mut self, _call: &ToolCall, _out: &mut String) {}
 
     /// The reply to prompt `index` is complete; whether it was the last.
     fn done(&mut self, index: usize, summary: &Summary, is_last: bool, out: &mut String);
@@ -50,6 +57,7 @@ pub(crate) trait Answer: Send {
 pub(crate) struct Whole {
     pub(crate) reasoning: String,
     pub(crate) content: String,
+    pub(crate) calls: Vec<ToolCall>,
     /// Tokens of the content.
     pub(crate) content_tokens: Vec<TokenInfo>,
     /// All generated tokens, in their order.
@@ -58,8 +66,12 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The reply of these pieces.
-    pub(crate) fn new(pieces: Vec<Piece>, summary: Summary) -> Self {
+    /// The reply of these pieces, in which `calls` looks for calls.
+    pub(crate) fn new(pieces: Vec<Piece>, summary: Summary, calls: Option<Calls>) -> Self {
+        let (pieces, calls) = match calls {
+            None => (pieces, Vec::new()),
+            Some(calls) => told_apart(pieces, calls),
+        };
         let (mut reasoning, mut content) = (String::new(), String::new());
         let (mut content_tokens, mut ids) = (Vec::new(), Vec::new());
         for piece in pieces {
@@ -73,8 +85,19 @@ impl Whole {
             }
         }
         ids.extend(summary.tail.iter().map(|token| token.id));
-        Self { reasoning, content, content_tokens, ids, summary }
+        Self { reasoning, content, calls, content_tokens, ids, summary }
     }
+}
+
+fn told_apart(pieces: Vec<Piece>, mut parser: Calls) -> (Vec<Piece>, Vec<ToolCall>) {
+    let (mut kept, mut calls) = (Vec::new(), Vec::new());
+    let mut give = |said| match said {
+        Said::Piece(piece) => kept.push(piece),
+        Said::Call(call) => calls.push(call),
+    };
+    pieces.into_iter().for_each(|piece| parser.push(piece, &mut give));
+    parser.finish(&mut give);
+    (kept, calls)
 }
 
 /// One event of a stream.
@@ -91,8 +114,9 @@ pub(crate) fn event(out: &mut String, name: Option<&str>, data: &Value) {
 }
 
 /// OpenAI's word for the end of a reply.
-pub(crate) fn finish_reason(end: &End) -> &'static str {
+pub(crate) fn finish_reason(end: &End, has_called: bool) -> &'static str {
     match end {
+        End::Stop | End::StopString(_) if has_called => "tool_calls",
         End::Stop | End::StopString(_) => "stop",
         End::Length => "length",
     }

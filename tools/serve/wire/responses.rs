@@ -3,6 +3,7 @@
 use flint_rt::text::chat::Role;
 use serde_json::{Map, Value, json};
 
+use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
@@ -20,7 +21,9 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     check_unforced(&fields)?;
     for name in ["previous_response_id", "conversation"] {
         if fields.get(name).is_some() {
-            return Err(fields.refuse(name, "is not supported: this server remembers nothing, send the whole input"));
+            return Err(
+                fields.refuse(name, "is not supported: this server remembers nothing, send the whole input")
+            );
         }
     }
     if fields.flag("background")? == Some(true) {
@@ -41,7 +44,9 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         thought.thinking = flint_rt::text::chat::Thinking::Off;
     }
     let messages = read_messages(&fields)?;
-    let rendered = model.render(&messages, &tools(&fields)?, thought.thinking, true, None)?;
+    let tools = tools(&fields)?;
+    let calls = Calls::new(&fields, &tools, "call_")?;
+    let rendered = model.render(&messages, &tools, thought.thinking, true, None)?;
     let shape = model.chat_shape(rendered.is_thinking);
     let streams = fields.flag("stream")?.unwrap_or(false);
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
@@ -55,7 +60,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         items: Vec::new(),
         open: None,
     };
-    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams })
+    Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams, calls })
 }
 
 /// Tools as the chat interface has them; those of other kinds are the provider's own.
@@ -93,7 +98,9 @@ fn read_messages(fields: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
             }
         }
         Some(other) => {
-            return Err(fields.refuse("input", format_args!("is {}, wanted text or a list of items", kind(other))));
+            return Err(
+                fields.refuse("input", format_args!("is {}, wanted text or a list of items", kind(other)))
+            );
         }
         None => return Err(fields.refuse("input", "is missing")),
     }
@@ -257,9 +264,11 @@ struct Names {
 
 fn names(part: Part) -> Names {
     match part {
-        Part::Reasoning => {
-            Names { prefix: "rs_", delta: "response.reasoning_text.delta", done: "response.reasoning_text.done" }
-        }
+        Part::Reasoning => Names {
+            prefix: "rs_",
+            delta: "response.reasoning_text.delta",
+            done: "response.reasoning_text.done",
+        },
         Part::Content => {
             Names { prefix: "msg_", delta: "response.output_text.delta", done: "response.output_text.done" }
         }
@@ -296,6 +305,17 @@ fn item(part: Part, id: &str, text: &str, status: &str) -> Value {
     }
 }
 
+fn call_item(id: &str, call: &ToolCall, arguments: &str, status: &str) -> Value {
+    json!({
+        "type": "function_call",
+        "id": id,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": arguments,
+        "status": status,
+    })
+}
+
 fn usage(numbers: &Numbers) -> Value {
     json!({
         "input_tokens": numbers.prompt_tokens,
@@ -327,6 +347,21 @@ impl Answer for ResponseAnswer {
         self.send(out, names(piece.part).delta, data);
     }
 
+    fn call(&mut self, call: &ToolCall, out: &mut String) {
+        self.close(out);
+        let (id, index) = (random::id("fc_"), self.items.len());
+        let begun = call_item(&id, call, "", "in_progress");
+        self.send(out, "response.output_item.added", json!({ "output_index": index, "item": begun }));
+        let place = json!({ "item_id": id, "output_index": index });
+        let delta = merged(&place, json!({ "delta": call.arguments }));
+        self.send(out, "response.function_call_arguments.delta", delta);
+        let done = merged(&place, json!({ "name": call.name, "arguments": call.arguments }));
+        self.send(out, "response.function_call_arguments.done", done);
+        let item = call_item(&id, call, &call.arguments, "completed");
+        self.send(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+        self.items.push(item);
+    }
+
     fn done(&mut self, _index: usize, summary: &Summary, _is_last: bool, out: &mut String) {
         self.close(out);
         let (status, details) = Self::ending(&summary.end);
@@ -346,6 +381,9 @@ impl Answer for ResponseAnswer {
             if !text.is_empty() {
                 self.items.push(item(part, &random::id(names(part).prefix), text, "completed"));
             }
+        }
+        for call in &reply.calls {
+            self.items.push(call_item(&random::id("fc_"), call, &call.arguments, "completed"));
         }
         let (status, details) = Self::ending(&reply.summary.end);
         self.response(status, usage(&reply.summary.numbers), details)
@@ -382,7 +420,10 @@ mod tests {
         )
         .unwrap();
         let roles: Vec<Role> = got.iter().map(|message| message.role).collect();
-        assert_eq!(roles, [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool, Role::Tool]);
+        assert_eq!(
+            roles,
+            [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool, Role::Tool]
+        );
         assert_eq!((got[3].reasoning.as_deref(), got[3].calls.len()), (Some("t"), 2));
         assert_eq!((got[5].content.as_str(), got[5].call_id.as_deref()), ("two", Some("c2")));
         assert_eq!(read(r#"{"input":"hi"}"#).unwrap(), [ChatMessage::new(Role::User, "hi")]);
@@ -431,12 +472,30 @@ mod tests {
     #[test]
     fn a_whole_response_says_when_it_is_incomplete() {
         let mut answer = prepared(r#"{"input":"hi","max_output_tokens":3}"#).unwrap().answer;
-        let got = answer.whole(&[Whole::new(vec![piece(Part::Content, "this")], summary(End::Length))]);
+        let got = answer.whole(&[Whole::new(vec![piece(Part::Content, "this")], summary(End::Length), None)]);
         assert_eq!((&got["status"], &got["max_output_tokens"]), (&"incomplete".into(), &3.into()));
         assert_eq!(got["incomplete_details"]["reason"], "max_output_tokens");
         let mut out = String::new();
         answer.failed(&ApiError::new(crate::wire::error::Kind::Server, "x"), &mut out);
         assert_eq!(objects(&out)[0]["response"]["error"], json!({ "code": "server_error", "message": "x" }));
+    }
+
+    #[test]
+    fn calls_are_items() {
+        let mut prepared = prepared(
+            r#"{"input":"hi","tools":[{"type":"function","name":"f","parameters":{}},{"type":"namespace"}]}"#,
+        )
+        .unwrap();
+        let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\":1}}</tool_call>";
+        let whole = Whole::new(vec![piece(Part::Content, text)], summary(End::Stop), prepared.calls.take());
+        let mut out = String::new();
+        prepared.answer.call(&whole.calls[0], &mut out);
+        prepared.answer.done(0, &summary(End::Stop), true, &mut out);
+        let data = objects(&out);
+        assert_eq!(data[1]["delta"], "{\"b\":1}");
+        let item = &data[4]["response"]["output"][0];
+        assert_eq!((&item["type"], &item["name"]), (&"function_call".into(), &"f".into()));
+        assert_eq!(item["call_id"], data[0]["item"]["call_id"]);
     }
 
     #[test]
