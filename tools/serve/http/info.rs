@@ -95,6 +95,7 @@ pub(crate) async fn props(State(state): State<Shown>) -> Response {
             "default_generation_settings": {
                 "n_ctx": facts.context_len,
                 "params": {
+                    "seed": sampling.seed,
                     "temperature": sampling.temperature,
                     "top_k": sampling.top_k,
                     "top_p": sampling.top_p,

@@ -17,13 +17,14 @@ use super::generate::{Interface, Words, answer};
 use super::info;
 use super::state::Shown;
 use crate::wire::error::ApiError;
-use crate::wire::{anthropic, chat, completions, responses};
+use crate::wire::{anthropic, chat, completions, native, responses};
 
 /// Paths that need no key: what probes ask.
 const OPEN: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
 const CHAT: Interface = Interface { prepare: chat::prepare, words: Words::OpenAi };
 const MESSAGES: Interface = Interface { prepare: anthropic::prepare, words: Words::Anthropic };
+const NATIVE: Interface = Interface { prepare: native::prepare, words: Words::OpenAi };
 const RESPONSES: Interface = Interface { prepare: responses::prepare, words: Words::OpenAi };
 const COMPLETIONS: Interface = Interface { prepare: completions::prepare, words: Words::OpenAi };
 
@@ -47,6 +48,7 @@ pub(crate) fn router(state: &Shown) -> Router {
     Router::new()
         .nest("/v1", versioned.clone())
         .merge(versioned)
+        .route("/completion", generates(NATIVE))
         .route("/ready", get(info::ready))
         .route("/props", get(info::props))
         .route("/slots", get(info::slots))

@@ -11,6 +11,7 @@ pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod messages;
 pub(crate) mod model;
+pub(crate) mod native;
 pub(crate) mod params;
 pub(crate) mod render;
 pub(crate) mod responses;
