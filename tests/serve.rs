@@ -313,9 +313,17 @@ fn neighbours_change_nothing_and_who_leaves_is_given_up() {
     // One that leaves while its prompt is fed.
     let long = chat(json!({ "messages": [{ "role": "user", "content": "words ".repeat(900) }] }));
     let leaving: Connection = client.begin("/v1/chat/completions", &long);
-    client.wait_for_busy(1, Duration::from_secs(20));
+    let begin = Instant::now();
+    let holds_a_chunk = |slot: &Value| slot["is_processing"] == true && slot["n_held"].as_u64() >= Some(512);
+    while !client.get("/slots").gives(200).as_array().unwrap().iter().any(holds_a_chunk) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no chunk was fed");
+    }
     drop(leaving);
     client.wait_for_busy(0, Duration::from_secs(3));
+    // Who asks again goes on where the first was given up.
+    let again = client.post("/v1/chat/completions", &long).gives(200);
+    let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached >= Some(512), "{again}");
     let again = client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 60 }))).gives(200);
     assert_eq!(content(&again), content(&alone));
     let (code, said) = server.end("-INT");

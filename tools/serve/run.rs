@@ -211,7 +211,7 @@ fn drive<B: Backend, E>(
     shared.set_facts(facts.clone());
     let worker = Worker::new(backend, options.slots, shared.clone()).map_err(ServeError::Sessions)?;
     let name = options.alias;
-    (options.notice)(&format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len));
+    let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
     let model = Model {
         facts,
         name,
@@ -223,6 +223,7 @@ fn drive<B: Backend, E>(
     // Set once: there is one engine's thread.
     let _ = state.model.set(model);
     shared.queue.open();
+    (options.notice)(&ready);
     worker.run().map_err(ServeError::Engine)
 }
 

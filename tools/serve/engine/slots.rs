@@ -25,7 +25,7 @@ pub(crate) fn choose(slots: &[Option<Free<'_>>], prompt: &[TokenId]) -> Option<u
     let free = || slots.iter().enumerate().filter_map(|(index, slot)| Some((index, (*slot)?)));
     let alike = free()
         .map(|(index, slot)| (common_prefix(slot.tokens, prompt), slot.used, index))
-        .filter(|(common, ..)| common * 100 >= prompt.len() * SIMILARITY_PERCENT_MIN)
+        .filter(|(common, ..)| *common > 0 && common * 100 >= prompt.len() * SIMILARITY_PERCENT_MIN)
         .max();
     let oldest = || free().min_by_key(|(_, slot)| slot.used).map(|(index, _)| index);
     alike.map(|(.., index)| index).or_else(oldest)
@@ -56,6 +56,8 @@ mod tests {
         assert_eq!(choose(&[free(little, 5), free(&[1], 2), free(&[2], 3)], &prompt), Some(1));
         assert_eq!(choose(&[free(little, 5), free(&[], 0)], &prompt), Some(1));
         assert_eq!(choose(&[None, free(little, 5)], &prompt), Some(1));
+        // One that is not to use what is there.
+        assert_eq!(choose(&[free(&prompt, 5), free(&prompt, 2)], &[]), Some(1));
         assert_eq!(choose(&[None, None], &prompt), None);
         assert_eq!(choose(&[], &prompt), None);
     }

@@ -149,11 +149,11 @@ impl<B: Backend> Worker<B> {
                 None => Some(Free { tokens: self.backend.tokens(&slot.session), used: slot.used }),
             })
             .collect();
-        let index = choose(&free, &generation.ids).expect("invariant: a slot is free");
+        let prefix = if generation.reuses_prefix { generation.ids.as_slice() } else { &[] };
+        let index = choose(&free, prefix).expect("invariant: a slot is free");
         self.jobs += 1;
         let slot = &mut self.slots[index];
         slot.used = self.jobs;
-        let prefix = if generation.reuses_prefix { generation.ids.as_slice() } else { &[] };
         let cached = self.backend.keep_prefix(&mut slot.session, prefix);
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()

@@ -5,6 +5,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use flint_rt::base::ids::TokenId;
 use flint_rt::text::Specials;
+use hyper::header::HeaderName;
 use hyper::{Request, Uri};
 use serde_json::{Map, Value, json};
 
@@ -151,7 +152,11 @@ pub(crate) async fn slots(State(state): State<Shown>, uri: Uri) -> Response {
 pub(crate) async fn metrics(State(state): State<Shown>) -> Response {
     let busy = state.shared.board.look().0.iter().filter(|slot| slot.job.is_some()).count();
     let text = state.shared.metrics.text(state.shared.queue.len(), busy);
-    reply::with_type("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text))
+    let mut response =
+        reply::with_type("application/openmetrics-text; version=1.0.0; charset=utf-8", Body::from(text));
+    let name = HeaderName::from_static("process-start-time-unix");
+    response.headers_mut().insert(name, state.started_s.into());
+    response
 }
 
 /// `POST /tokenize`: `content` to `tokens`.
