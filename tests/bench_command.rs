@@ -68,7 +68,9 @@ impl Home {
 
     /// The rows of a run on the model's GGUF, and `args`.
     fn rows(&self, args: &[&str]) -> Vec<Value> {
-        let args: Vec<&str> = args.iter().chain(&["-m", MODEL, "-o", "json"]).copied().collect();
+        // What is not about the plan need not be measured for it.
+        let args: Vec<&str> =
+            args.iter().chain(&["-m", MODEL, "-o", "json", "--plan", "estimate"]).copied().collect();
         let ran = self.bench(&args).gives(0);
         serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stdout))
     }
@@ -187,13 +189,14 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
             "samples_ts",
             "hit_rate",
             "disk_gb_s",
+            "disk_busy_share",
             "prefetch",
             "drive_profile",
             "plan_ratio",
         ] {
             assert!(row.get(key).is_some(), "{key} is missing: {row}");
         }
-        assert_eq!(row["schema_version"], 1);
+        assert_eq!(row["schema_version"], 2);
         assert_eq!(row["model_n_params"], 10_844_448);
         assert_eq!(row["pool_slots"], 48);
         assert_eq!(row["cache"], "warm");
@@ -204,6 +207,9 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
         assert_eq!((ns.len(), ts.len()), (2, 2));
         let mean = ns.iter().map(|ns| tokens * 1e9 / ns.as_f64().unwrap()).sum::<f64>() / 2.0;
         assert!((row["avg_ts"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{row}");
+        let busy = row["disk_busy_share"].as_f64().unwrap();
+        assert!((0.0..=1.001).contains(&busy), "{row}");
+        assert_eq!(busy > 0.0, row["disk_gb_s"].is_number(), "{row}");
         // The parts are the steps' whole time, which the timed part holds.
         let part = |key: &str| row[key].as_f64().unwrap();
         let parts = ["disk_ns_a_token", "copy_ns_a_token", "gpu_ns_a_token", "host_ns_a_token"].map(part);
@@ -220,7 +226,7 @@ fn the_formats_say_the_same() {
         return;
     }
     let home = Home::new();
-    let args = ["-m", MODEL, "-p", "4", "-n", "2", "-r", "2", "--no-warmup"];
+    let args = ["-m", MODEL, "-p", "4", "-n", "2", "-r", "2", "--no-warmup", "--plan", "estimate"];
     let run = |format: &[&str]| home.bench(&[&args[..], format].concat()).gives(0);
 
     let md = run(&[]).stdout;
@@ -374,6 +380,7 @@ fn a_trace_of_another_shape_is_expanded_and_called_so() {
     let row = &home.rows(&args)[0];
     let label = row["routes"].as_str().unwrap();
     assert!(label.starts_with("expanded: small") && label.contains("seed 5"), "{label}");
+    assert!(label.contains("points beside the recorded at pools of 10, 25, 50 %"), "{label}");
     assert_eq!((row["hits"].clone(), row["misses"].clone()), {
         let again = &home.rows(&args)[0];
         (again["hits"].clone(), again["misses"].clone())
@@ -482,6 +489,7 @@ fn an_interrupt_keeps_what_was_measured() {
     }
     let home = Home::new();
     let args = ["bench", "-m", MODEL, "-p", "0", "-n", "1,1000", "-r", "3", "--no-warmup", "-o", "json"];
+    let args = [&args[..], &["--plan", "estimate"]].concat();
     let mut child = home.command(&args).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let mut text = String::new();
@@ -534,7 +542,7 @@ fn the_drives_profile_is_found() {
     fs::copy(MODEL, &model).unwrap();
     let profiled = home.command(&["disk-profile", &model, "--seconds", "2"]).output().unwrap();
     assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));
-    let args = ["-m", &model, "-p", "0", "-n", "2", "-r", "1", "--cold", "-o", "jsonl"];
+    let args = ["-m", &model, "-p", "0", "-n", "2", "-r", "1", "--cold", "-o", "jsonl", "--plan", "estimate"];
     let row: Value = serde_json::from_str(&home.bench(&args).gives(0).stdout).unwrap();
     assert!(!row["drive_profile"].as_str().unwrap().contains("no profile"), "{row}");
     let number = |key: &str| row[key].as_f64().unwrap();
@@ -542,6 +550,25 @@ fn the_drives_profile_is_found() {
     assert!((number("disk_share") / share - 1.0).abs() < 1e-9, "{row}");
     assert!(number("disk_bound_ts") > 0.0);
     assert_eq!(row["plan_drive"], "profile");
+    assert!(row["plan_device"].as_str().unwrap().starts_with("estimate for"), "{row}");
+}
+
+/// Without being told otherwise, the plan of generated tokens rests on what was measured beside them.
+#[test]
+fn the_plan_rests_on_measurements_of_the_same_run() {
+    if !has_device("the_plan_rests_on_measurements_of_the_same_run") {
+        return;
+    }
+    let home = Home::new();
+    let args = ["-m", MODEL, "-p", "4", "-n", "4", "-r", "2", "--pool-slots", "48", "-o", "json"];
+    let rows: Vec<Value> = serde_json::from_str(&home.bench(&args).gives(0).stdout).unwrap();
+    assert!(rows[0]["plan_ts"].is_null() && rows[0]["memory_bytes_a_token"].is_null(), "{}", rows[0]);
+    let row = &rows[1];
+    assert_eq!((&row["plan_drive"], &row["plan_device"]), (&"measured now".into(), &"measured now".into()));
+    // A validated, unoptimized program on a busy machine: only the order of magnitude is certain.
+    let ratio = row["plan_ratio"].as_f64().unwrap();
+    assert!((0.1..10.0).contains(&ratio), "{row}");
+    assert!(row["memory_bytes_a_token"].as_u64().unwrap() > 0, "{row}");
 }
 
 #[test]

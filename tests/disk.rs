@@ -428,6 +428,101 @@ fn more_than_one_gibibyte_is_registered_in_pieces() {
     assert_eq!(read_spans(queue.as_mut(), &mut chosen, &file.bytes, 2 * page, 200, 3), 0);
 }
 
+/// Pushes four reads into the last buffers.
+fn push_four(queue: &mut dyn ReadQueue, buffers: &mut Vec<HostBuffer>, len_bytes: u32) {
+    for tag in 0..4 {
+        let buffer = buffers.pop().unwrap();
+        let offset_bytes = tag * 500_000 + 3;
+        queue.push(Read { file: FileIndex(0), offset_bytes, len_bytes, buffer, tag }).unwrap();
+    }
+}
+
+#[test]
+fn regions_come_and_go_while_reads_go_on() {
+    const LEN: u32 = 400_000;
+    let file = temp_file(3_000_001);
+    for wanted in PATHS {
+        let files = open(&file.path);
+        let buffer_bytes = buffer_bytes_for(&files, LEN);
+        let (mut queue, report, mut first) = open_with_buffers(files, Some(wanted), 8, buffer_bytes);
+        println!("{report}");
+        let own = first[0].region_id();
+        for round in 0..20 {
+            let region = HostRegion::new(buffer_bytes * 6).unwrap();
+            queue.add_region(&region).unwrap();
+            let mut buffers = region.split(buffer_bytes, 6);
+            let failures = read_spans(queue.as_mut(), &mut buffers, &file.bytes, LEN as usize, 12, round + 1);
+            assert_eq!(failures, 0);
+            // Let go of under reads, which end well all the same; and reads elsewhere are not touched.
+            push_four(queue.as_mut(), &mut buffers, LEN);
+            queue.remove_region(&region).unwrap();
+            drop((region, buffers));
+            push_four(queue.as_mut(), &mut first, LEN);
+            let mut done = Vec::new();
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut done).unwrap();
+            }
+            assert_eq!(done.len(), 8);
+            for Completion { tag, buffer, result } in done {
+                let start = tag as usize * 500_000 + 3;
+                assert!(
+                    buffer.as_slice()[result.unwrap()] == file.bytes[start..start + LEN as usize],
+                    "{wanted}, round {round}, read {tag}"
+                );
+                first.push(buffer);
+            }
+            // Half of them are the last of the region that went.
+            first.retain(|buffer| buffer.region_id() == own);
+            assert_eq!(first.len(), 10);
+        }
+    }
+}
+
+/// Bytes of the process's memory, pinned or not, and of what is pinned.
+fn memory_of_process() -> (u64, u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let bytes = |key: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+    };
+    (bytes("VmRSS:"), bytes("VmPin:"))
+}
+
+#[test]
+fn a_region_that_is_let_go_gives_its_memory_back() {
+    for wanted in PATHS {
+        child("child_with_a_region_more", &wanted.to_string());
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own, started by the test above"]
+fn child_with_a_region_more() {
+    const LEN: usize = 64 << 20;
+    let Ok(what) = env::var(CHILD) else { return };
+    let file = temp_file(300_001);
+    let files = open(&file.path);
+    let buffer_bytes = buffer_bytes_for(&files, 40_000);
+    let (mut queue, report, mut buffers) =
+        open_with_buffers(files, Some(what.parse().unwrap()), 8, buffer_bytes);
+    println!("{report}");
+    let (resident_before, pinned_before) = memory_of_process();
+    let region = HostRegion::new(LEN).unwrap();
+    queue.add_region(&region).unwrap();
+    let mut more = region.split(LEN, 1);
+    more[0].as_mut_slice().fill(1);
+    let (resident, pinned) = memory_of_process();
+    assert!(resident >= resident_before + LEN as u64, "{resident_before} B, then {resident} B");
+    let is_registered = report.path == ReadPath::Ring;
+    assert_eq!(pinned - pinned_before, if is_registered { LEN as u64 } else { 0 });
+    queue.remove_region(&region).unwrap();
+    drop((region, more));
+    let (resident, pinned) = memory_of_process();
+    assert!(resident < resident_before + LEN as u64 / 4, "{resident_before} B, then {resident} B");
+    assert_eq!(pinned, pinned_before);
+    assert_eq!(read_spans(queue.as_mut(), &mut buffers, &file.bytes, 40_000, 100, 5), 0);
+}
+
 #[test]
 fn what_cannot_be_read_is_refused_at_open() {
     let folder = tempfile::tempdir().unwrap();

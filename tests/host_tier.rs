@@ -19,6 +19,9 @@ enum Happens {
     Want(u32),
     DropGuesses(u32),
     ClearIdle,
+    /// The memory of a slot beyond the first ones comes, or goes when it can.
+    Come,
+    Go(u32),
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -33,7 +36,18 @@ fn happens() -> impl Strategy<Value = Happens> {
         2 => expert.clone().prop_map(Happens::Want),
         1 => expert.prop_map(Happens::DropGuesses),
         1 => Just(Happens::ClearIdle),
+        1 => Just(Happens::Come),
+        1 => (0..12_u32).prop_map(Happens::Go),
     ]
+}
+
+/// A tier all of whose slots have memory.
+fn full(ring: u32, kept: u32, guesses_max: u32) -> HostTier {
+    let mut tier = HostTier::new(ring, kept, guesses_max);
+    while let Some(slot) = tier.absent() {
+        tier.add(slot);
+    }
+    tier
 }
 
 fn key(expert: u32) -> ExpertKey {
@@ -43,6 +57,8 @@ fn key(expert: u32) -> ExpertKey {
 /// What the tier should know, kept in the plainest way.
 #[derive(Default)]
 struct Model {
+    ring: u32,
+    beyond: u32,
     reading: Vec<(HostSlot, u32)>,
     held: HashMap<u32, HostSlot>,
     lent: Vec<(HostSlot, u32)>,
@@ -111,6 +127,18 @@ impl Model {
             Happens::DropGuesses(below) => {
                 tier.drop_guesses(|key| key.expert.0 < below);
             }
+            Happens::Come => {
+                if let Some(slot) = tier.absent() {
+                    tier.add(slot);
+                }
+            }
+            Happens::Go(index) => {
+                let slot = HostSlot(self.ring + index);
+                if index < self.beyond && tier.is_idle(slot) {
+                    tier.remove(slot);
+                    self.held.retain(|_, other| *other != slot);
+                }
+            }
             Happens::ClearIdle => {
                 tier.clear_idle();
                 let lent: HashSet<u32> = self.lent.iter().map(|&(_, expert)| expert).collect();
@@ -138,8 +166,8 @@ proptest! {
         life in prop::collection::vec(happens(), 1..200),
     ) {
         let kept_max = (slots - 2) * kept_share / 3;
-        let mut tier = HostTier::new(slots, kept_max, 1);
-        let mut model = Model::default();
+        let mut tier = full(slots - kept_max, kept_max, 1);
+        let mut model = Model { ring: slots - kept_max, beyond: kept_max, ..Model::default() };
         for what in life {
             model.step(&mut tier, what);
             model.check(&tier);
@@ -149,15 +177,16 @@ proptest! {
 
 #[test]
 fn what_is_kept_outlives_guesses_and_copies() {
-    let mut tier = HostTier::new(6, 2, 2);
+    let mut tier = full(4, 2, 2);
     let read = |tier: &mut HostTier, expert: u32, claim: Claim| {
         let slot = tier.claim(key(expert), claim).expect("a slot");
         tier.landed(slot);
         slot
     };
-    read(&mut tier, 0, Claim::Demand);
-    read(&mut tier, 1, Claim::Demand);
-    assert!(tier.keep(key(0)) && tier.keep(key(1)), "they are here");
+    for expert in 0..2 {
+        read(&mut tier, expert, Claim::Demand);
+        assert!(tier.keep(key(expert)), "it is here");
+    }
     assert_eq!(tier.kept_count(), 2);
     for expert in 10..30 {
         read(&mut tier, expert, if expert % 2 == 0 { Claim::Guess } else { Claim::Demand });

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use flint_rt::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use flint_rt::expert::plan::Wave;
 use flint_rt::expert::policy::Policy;
-use flint_rt::expert::pool::{ExpertSpace, Pool};
+use flint_rt::expert::pool::{ExpertSpace, Pool, SWEEP_SLOTS};
 use flint_rt::expert::slot::SlotState;
 use proptest::prelude::*;
 
@@ -363,4 +363,65 @@ fn what_left_is_remembered() {
         Some(Some(ExpertKey::new(0, 0))),
         "one use is less than three and three, of which the older goes"
     );
+}
+
+#[test]
+fn a_sweep_leaves_what_was_there() {
+    let space = ExpertSpace { layer_first: 0, layer_count: 10, expert_count: 100 };
+    let sweep = |pool: &mut Pool| {
+        pool.begin_sweep();
+        let (mut hits, mut loads) = (0, 0);
+        for layer in 0..space.layer_count {
+            for first in (0..space.expert_count).step_by(32) {
+                let experts = (first..space.expert_count.min(first + 32)).collect();
+                for wave in run(pool, &Pick { layer, experts }) {
+                    hits += wave.experts.len() - wave.loads.len();
+                    loads += wave.loads.len();
+                }
+            }
+            pool.assert_consistent();
+        }
+        assert_eq!(hits + loads, 1000);
+        hits
+    };
+    for policy in Policy::all(64) {
+        // Single tokens use the same thirty experts of each layer.
+        let mut pool = Pool::new(300, policy, space);
+        for _ in 0..20 {
+            pool.begin_step();
+            for layer in 0..space.layer_count {
+                for experts in [0..10, 10..20, 20..30].map(Iterator::collect) {
+                    run(&mut pool, &Pick { layer, experts });
+                }
+            }
+        }
+        let hits: Vec<usize> = (0..3).map(|_| sweep(&mut pool)).collect();
+        assert!(hits[0] >= 300 - SWEEP_SLOTS, "{policy}: {hits:?} hits");
+        assert!(
+            hits[1] >= 300 - 2 * SWEEP_SLOTS && hits[2] >= 300 - 2 * SWEEP_SLOTS,
+            "{policy}: {hits:?} hits"
+        );
+        let stayed = (0..10).flat_map(|layer| (0..30).map(move |expert| ExpertKey::new(layer, expert)));
+        let stayed = stayed.filter(|&key| pool.lookup(key).is_some()).count();
+        assert!(stayed >= 300 - 3 * SWEEP_SLOTS, "{policy}: {stayed} of 300 stayed");
+        // The next token finds victims among what has passed.
+        pool.begin_step();
+        run(&mut pool, &Pick { layer: 3, experts: vec![50, 51, 52] });
+        pool.assert_consistent();
+    }
+}
+
+#[test]
+fn a_sweep_through_few_slots_goes_on() {
+    for slots in [1, 4, 63, 64, 65] {
+        let space = ExpertSpace { layer_first: 0, layer_count: 2, expert_count: 100 };
+        let mut pool = Pool::new(slots, Policy::default(), space);
+        for _ in 0..3 {
+            pool.begin_sweep();
+            for layer in 0..2 {
+                run(&mut pool, &Pick { layer, experts: (0..100).collect() });
+                pool.assert_consistent();
+            }
+        }
+    }
 }

@@ -95,7 +95,7 @@ fn one_run_gives_rows_a_page_and_a_trace_and_files_give_the_page_again() {
 #[test]
 fn what_is_no_result_is_refused_by_name() {
     let home = tempfile::tempdir().unwrap();
-    fs::write(home.path().join("rows.json"), r#"[{"schema_version":1,"test":"tg8"}]"#).unwrap();
+    fs::write(home.path().join("rows.json"), r#"[{"schema_version":2,"test":"tg8"}]"#).unwrap();
     fs::write(home.path().join("later.json"), r#"[{"schema_version":99}]"#).unwrap();
     fs::write(home.path().join("other.json"), "{}").unwrap();
     let refused = [

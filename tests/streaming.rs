@@ -8,7 +8,7 @@ mod nano;
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadPath;
-use flint_rt::engine::{Engine, EngineOptions};
+use flint_rt::engine::{Engine, EngineOptions, HostMemory};
 use flint_rt::expert::HostPath;
 use flint_rt::model::Want;
 use nano::{Collected, Vectors, nano_path, open_nano, skip_without_device};
@@ -90,6 +90,21 @@ fn every_way_gives_the_same_bits() {
                 options.pool_slots = Some(4);
             }),
         ),
+        (
+            "host memory for all that the pool does not hold",
+            Box::new(|options| {
+                options.pool_slots = Some(4);
+                options.host_memory = HostMemory::Auto;
+            }),
+        ),
+        (
+            "a little host memory, copied",
+            Box::new(|options| {
+                options.pool_slots = Some(4);
+                options.host_memory = HostMemory::Bytes(32 << 20);
+                options.host_path = Some(HostPath::Copy);
+            }),
+        ),
         ("a plain ring", Box::new(|options| options.read_path = Some(ReadPath::RingPlain))),
         ("a pread pool", Box::new(|options| options.read_path = Some(ReadPath::Pool))),
         ("mapped memory", Box::new(|options| options.host_path = Some(HostPath::Mapped))),
@@ -144,6 +159,69 @@ fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
     let misses = stats.misses;
     run(&mut full);
     assert!(full.stream_stats().misses <= 96, "{misses} misses, then {:?}", full.stream_stats());
+}
+
+#[test]
+fn host_memory_has_what_the_plan_says_and_saves_reads() {
+    let Some(mut none) = open_nano(|options| options.pool_slots = Some(4)) else {
+        return skip_without_device();
+    };
+    assert_eq!(none.plan().host.slots, 0);
+    let mut all = open_nano(|options| {
+        options.pool_slots = Some(4);
+        options.host_memory = HostMemory::Auto;
+    })
+    .expect("a device");
+    assert_eq!(all.plan().host.slots, 96 - 4, "{:?}", all.plan());
+    run(&mut none);
+    run(&mut all);
+    let (read, kept) = (none.inflow_stats().demand_reads, all.inflow_stats().demand_reads);
+    assert!(kept <= 96 && kept < read, "{kept} reads with all in host memory, {read} without");
+    // What cannot be had is refused before anything is taken.
+    let error = refused(|options| {
+        options.pool_slots = Some(4);
+        options.host_memory = HostMemory::Bytes(1);
+    });
+    assert!(error.contains("host memory in bytes of 1"), "{error}");
+    let error = refused(|options| options.gpu_memory_bytes = Some(1 << 60));
+    assert!(error.contains("--gpu-memory"), "{error}");
+}
+
+#[test]
+fn host_memory_comes_and_goes_while_tokens_are_made() {
+    let Some(mut engine) = open_nano(|options| {
+        options.pool_slots = Some(4);
+        options.host_memory = HostMemory::Auto;
+    }) else {
+        return skip_without_device();
+    };
+    let wanted = run(&mut engine);
+    let full = engine.host_tier();
+    assert!(full.kept > 60 && full.kept <= full.memory && full.allowed == 92, "{full:?}");
+    for allowed in [40, 0, 92] {
+        engine.keep_at_most(allowed);
+        let shrunk = engine.host_tier();
+        assert!(shrunk.kept <= allowed && shrunk.memory <= full.memory, "{shrunk:?}");
+        if allowed == 0 {
+            assert_eq!(shrunk.memory, 0, "all of it is given back");
+        }
+        let reads = engine.inflow_stats().demand_reads;
+        assert!(run(&mut engine) == wanted, "other tokens with {allowed} experts in host memory");
+        assert!(
+            allowed == 92 || engine.inflow_stats().demand_reads > reads,
+            "what is not kept is read again"
+        );
+    }
+    assert!(engine.host_tier().kept > 60, "{:?}", engine.host_tier());
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+}
+
+/// Why the bundled model does not open so.
+fn refused(change: impl FnOnce(&mut EngineOptions)) -> String {
+    let device = std::env::var("FLINT_RT_DEVICE").ok().filter(|name| !name.is_empty());
+    let mut options = EngineOptions { model: nano_path(), device, ..EngineOptions::default() };
+    change(&mut options);
+    Engine::open(&options, &mut |_| {}).err().expect("it is refused").to_string()
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
 use flint_rt::disk::ReadPath;
+use flint_rt::engine::HostMemory;
 use flint_rt::expert::HostPath;
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Sha256Digest;
@@ -95,6 +96,8 @@ pub(crate) struct EngineArgs {
     /// Experts that device memory holds at a time [default: as many as fit].
     #[arg(long, env = "FLINT_RT_POOL_SLOTS", value_name = "N")]
     pub(crate) pool_slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Tokens of a prompt that go through a layer together [default: 512].
     #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", value_name = "TOKENS")]
     pub(crate) prefill_chunk: Option<u32>,
@@ -120,6 +123,38 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) check_source: bool,
 }
+
+/// How much memory is used beyond the device's.
+#[derive(Debug, Clone, Copy, Default, ArgsOf)]
+pub(crate) struct MemoryArgs {
+    /// Host memory that keeps experts which device memory does not hold: bytes or as 8GiB, 0 for none, or auto: three quarters of
+    /// what is available, less where that would leave others less than an eighth of the machine's memory [default: auto].
+    #[arg(long, env = "FLINT_RT_HOST_MEMORY", value_name = "BYTES|auto|0", value_parser = auto_or_bytes)]
+    pub(crate) host_memory: Option<AutoOrBytes>,
+    /// Memory of device and host together, for the model, its experts and the read buffers: bytes or as 16GiB, or auto. The
+    /// device's part is taken first, and what remains keeps experts in host memory [default: auto, what each has].
+    #[arg(long, env = "FLINT_RT_MEMORY", value_name = "BYTES|auto", value_parser = auto_or_bytes)]
+    pub(crate) memory: Option<AutoOrBytes>,
+}
+
+impl MemoryArgs {
+    /// Host memory as the engine takes it.
+    pub(crate) fn of_host(&self) -> HostMemory {
+        match self.host_memory {
+            Some(AutoOrBytes(Some(bytes))) => HostMemory::Bytes(bytes),
+            Some(AutoOrBytes(None)) | None => HostMemory::Auto,
+        }
+    }
+
+    /// The limit on both, if there is one.
+    pub(crate) fn of_both(&self) -> Option<u64> {
+        self.memory.and_then(|AutoOrBytes(bytes)| bytes)
+    }
+}
+
+/// A number of bytes, `None` for auto.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AutoOrBytes(pub(crate) Option<u64>);
 
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -478,6 +513,14 @@ fn device(text: &str) -> Result<String, String> {
     }
 }
 
+/// `auto`, or a number of bytes as [`bytes`] takes it.
+pub(crate) fn auto_or_bytes(text: &str) -> Result<AutoOrBytes, String> {
+    if text == "auto" {
+        return Ok(AutoOrBytes(None));
+    }
+    bytes(text).map(|bytes| AutoOrBytes(Some(bytes))).map_err(|error| format!("{error}; or auto"))
+}
+
 /// A number of bytes, with or without a unit. K, KiB and so on are powers of 1,024, KB and so on of 1,000.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -516,5 +559,8 @@ mod tests {
         for wrong in ["", "GiB", "-1", "1.5G", "1e9", "99999999999TiB", "6 GiBs"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(auto_or_bytes("auto"), Ok(AutoOrBytes(None)));
+        assert_eq!(auto_or_bytes("8GiB"), Ok(AutoOrBytes(Some(8 << 30))));
+        assert!(auto_or_bytes("Auto").unwrap_err().contains("auto"));
     }
 }

@@ -229,7 +229,9 @@ fn of_engine(error: &EngineError) -> Exit {
         EngineError::Model(ModelError::Disk(error)) => of_disk(error),
         EngineError::Model(ModelError::UnknownToken { .. } | ModelError::ContextFull { .. }) => Exit::Usage,
         EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
-        EngineError::MemoryTooSmall { .. } => Exit::Memory,
+        EngineError::MemoryTooSmall { .. }
+        | EngineError::HostMemoryTooSmall { .. }
+        | EngineError::GpuMemoryTooLarge { .. } => Exit::Memory,
         _ => Exit::Failed,
     }
 }

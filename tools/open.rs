@@ -24,6 +24,8 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
         pool_slots: args.pool_slots,
         prefill_chunk: args.prefill_chunk,
         gpu_memory_bytes: args.gpu_memory,
+        host_memory: args.memory.of_host(),
+        memory_bytes: args.memory.of_both(),
         read_path: args.read_path,
         host_path: args.host_path,
         prefetch: args.prefetch.map(bool::from),

@@ -37,7 +37,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// `count` buffers of `buffer_bytes` each, their pages there.
     pub(crate) fn new(buffer_bytes: usize, count: u32) -> Result<Self, RegionError> {
-        let region = HostRegion::new(buffer_bytes * count as usize)?;
+        let region = HostRegion::new(HostRegion::bytes_for(buffer_bytes, count as usize))?;
         let mut buffers = region.split(buffer_bytes, count as usize);
         buffers.iter_mut().for_each(|buffer| buffer.as_mut_slice().fill(1));
         Ok(Self { region, buffers: Rc::new(RefCell::new(buffers)) })

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::{Engine, EngineError, EngineOptions};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, HostMemory};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::LayerRoutes;
 use flint_rt::model::prefill::PrefillObserver;
@@ -19,11 +19,14 @@ pub(crate) fn nano_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/flint-nano-q4_1.gguf")
 }
 
-/// Opens the bundled model with validation on, unless `FLINT_RT_VALIDATION=0` says that there is no layer; `None` where there is no Vulkan device.
+/// Opens the bundled model with validation on, unless `FLINT_RT_VALIDATION=0` says that there is no layer; `None` where there is no
+/// Vulkan device. What leaves the pool is read again, unless `change` says something else of host memory.
 pub(crate) fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
     let validation = std::env::var("FLINT_RT_VALIDATION").as_deref() != Ok("0");
     let device = std::env::var("FLINT_RT_DEVICE").ok().filter(|name| !name.is_empty());
-    let mut options = EngineOptions { model: nano_path(), device, validation, ..EngineOptions::default() };
+    let host_memory = HostMemory::Bytes(0);
+    let mut options =
+        EngineOptions { model: nano_path(), device, validation, host_memory, ..EngineOptions::default() };
     change(&mut options);
     match Engine::open(&options, &mut |_| {}) {
         Ok(engine) => Some(engine),

@@ -6,8 +6,9 @@ use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::disk::{DriveModel, ReadPath};
 use flint_rt::expert::{HostPath, Policy};
 
+use super::plan::PlanBy;
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, SourceChoice, Switch, bytes};
+use crate::args::{DeviceArgs, EngineArgs, MemoryArgs, ModelArgs, SourceChoice, Switch, bytes};
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -82,6 +83,10 @@ pub(crate) struct BenchArgs {
     /// Who leaves when a slot is needed: lru, lfu, lfu-ageing:N, half-life:N or frequency-recency:N [default: the product's].
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
+    /// What the expectation of generated tokens rests on: reads of the drive and turns of a short model of the same shapes,
+    /// measured beside the tests, or the drive's saved profile and what is usual for the kind of device.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PlanBy::Measure)]
+    pub(crate) plan: PlanBy,
     #[command(flatten)]
     pub(crate) pictures: crate::report::PictureArgs,
     #[command(flatten)]
@@ -109,6 +114,8 @@ pub(crate) struct MachineArgs {
     /// Experts that device memory holds at a time [default: as many as fit].
     #[arg(long, env = "FLINT_RT_POOL_SLOTS", value_name = "N")]
     pub(crate) pool_slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Tokens of a prompt that go through a layer together; several by commas; also as -ub [default: 512].
     #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", alias = "ubatch-size", value_name = "TOKENS,...")]
     pub(crate) prefill_chunk: Vec<Values>,
@@ -153,6 +160,7 @@ impl MachineArgs {
             ctx_size: self.ctx_size,
             gpu_memory: self.gpu_memory,
             pool_slots: self.pool_slots,
+            memory: self.memory,
             prefill_chunk,
             read_path: self.read_path,
             host_path: self.host_path,

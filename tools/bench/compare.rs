@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::args::Format;
-use super::result::{Row, SCHEMA_VERSION};
+use super::read_back::rows;
+use super::result::Row;
 use super::welch::p_value;
 use crate::exit::{Exit, Failure, Outcome};
 
@@ -107,28 +108,16 @@ fn table(out: &mut dyn Write, differences: &[Difference], format: Format) -> io:
     Ok(())
 }
 
-/// Rows of a JSON array, or of lines.
+/// The rows of a result.
 fn read(path: &Path) -> Outcome<Vec<Row>> {
     let shown = path.display().to_string();
     let text =
         fs::read_to_string(path).map_err(|error| Failure::because(Exit::Usage, shown.clone(), &error))?;
-    let parsed = if text.trim_start().starts_with('[') {
-        serde_json::from_str(&text)
-    } else {
-        text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
-    };
-    let rows: Vec<Row> = parsed.map_err(|error| {
-        Failure::usage(format!(
-            "{shown}: no result of `flint-rt bench -o json` or -o jsonl of this schema: {error}"
-        ))
-    })?;
-    if let Some(row) = rows.iter().find(|row| row.schema_version != SCHEMA_VERSION) {
-        let got = row.schema_version;
-        return Err(Failure::usage(format!(
-            "{shown}: schema version {got}, this program reads {SCHEMA_VERSION}: measure again, or use the version that measured"
-        )));
+    let rows = rows(&text).map_err(|error| Failure::because(Exit::Usage, shown.clone(), &error))?;
+    match rows.iter().find(|row| row.samples_ts.is_empty()) {
+        Some(row) => Err(Failure::usage(format!("the row of {:?} has no samples", row.test)).about(shown)),
+        None => Ok(rows),
     }
-    Ok(rows)
 }
 
 /// What makes two rows the same test; how they differ beside that is said.

@@ -46,17 +46,22 @@ impl Drive {
         };
         let Some(profile) = found else { return Ok(without) };
         let depth = READS_IN_FLIGHT_MAX / profile.reads_a_record.max(1);
-        let (rate, bursts) = (profile.steady_rate(depth), profile.burst_seconds());
-        if rate <= 0.0 || bursts.is_empty() {
-            return Ok(without);
-        }
+        let Some(cost) = cost_of(&profile, record_bytes) else { return Ok(without) };
+        let rate = cost.steady_rate();
         Ok(Self {
             rate: Some(rate),
             profile: format!("{} at depth {depth}: {:.2} GB/s", profile.read_path, rate / 1e9),
-            cost: DriveCost::measured(bursts, rate, record_bytes),
+            cost,
             cost_from: "profile".to_owned(),
         })
     }
+}
+
+/// A profile as the plan takes it, at the depth of the product; nothing where it lacks what that needs.
+pub(super) fn cost_of(profile: &DriveProfile, record_bytes: u64) -> Option<DriveCost> {
+    let rate = profile.steady_rate(READS_IN_FLIGHT_MAX / profile.reads_a_record.max(1));
+    let bursts = profile.burst_seconds();
+    (rate > 0.0 && !bursts.is_empty()).then(|| DriveCost::measured(bursts, rate, record_bytes))
 }
 
 /// The saved profile of the drives on which the experts of `source` lie.

@@ -6,15 +6,17 @@
 
 use std::time::{Duration, Instant};
 
+use flint_rt::disk::ReadCounters;
 use flint_rt::engine::{Engine, EngineError, Session, TimeSplit};
 use flint_rt::expert::{InflowStats, StreamStats};
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{LayerRoutes, ModelError, Want};
 
 use super::case::Case;
+use super::plan::Planner;
 use super::record::Recording;
 use super::tokens::Tokens;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::interrupt;
 use crate::report;
 use crate::terminal::Bar;
@@ -27,6 +29,8 @@ pub(super) struct Sample {
     pub(super) misses: u64,
     pub(super) evictions: u64,
     pub(super) read_bytes: u64,
+    /// Time in which at least one read was under way.
+    pub(super) disk_busy_ns: u64,
     pub(super) late_reads: u64,
     pub(super) guesses_issued: u64,
     pub(super) guesses_used: u64,
@@ -56,6 +60,8 @@ pub(super) struct Conditions<'a> {
     /// Times the tokens; takes the picks.
     pub(super) recording: Option<&'a mut Recording>,
     pub(super) bar: &'a Bar,
+    /// Takes its turns before each repetition.
+    pub(super) planner: Option<&'a mut Planner>,
 }
 
 /// What a test gave.
@@ -100,7 +106,7 @@ struct Counters {
     stream: StreamStats,
     inflow: InflowStats,
     split: TimeSplit,
-    late_reads: u64,
+    reads: ReadCounters,
 }
 
 impl Counters {
@@ -109,7 +115,7 @@ impl Counters {
             stream: engine.stream_stats(),
             inflow: engine.inflow_stats(),
             split: engine.time_split(),
-            late_reads: engine.read_counters().late_reads,
+            reads: engine.read_counters(),
         }
     }
 
@@ -121,7 +127,8 @@ impl Counters {
             misses: now.stream.misses - self.stream.misses,
             evictions: now.stream.evictions - self.stream.evictions,
             read_bytes: now.stream.read_bytes - self.stream.read_bytes,
-            late_reads: now.late_reads - self.late_reads,
+            disk_busy_ns: now.reads.busy_ns - self.reads.busy_ns,
+            late_reads: now.reads.late_reads - self.reads.late_reads,
             guesses_issued: now.inflow.guesses_issued - self.inflow.guesses_issued,
             guesses_used: now.inflow.guesses_used + now.inflow.guesses_used_late
                 - self.inflow.guesses_used
@@ -152,6 +159,15 @@ pub(super) fn run(
             break;
         }
         let is_warmup = round < warmups;
+        if let Some(planner) = conditions.planner.as_deref_mut().filter(|_| !is_warmup) {
+            match planner.turns(conditions.repetitions) {
+                Err(Failure::Interrupted) => {
+                    measured.is_interrupted = true;
+                    break;
+                }
+                turned => turned?,
+            }
+        }
         let at = Progress { done: case.context() * u64::from(round), total };
         let sample = repetition(engine, &mut session, case, *first, conditions, is_warmup, at, &mut measured);
         match sample {

@@ -14,6 +14,8 @@ mod drive;
 mod facts;
 mod measure;
 mod output;
+mod plan;
+mod read_back;
 mod record;
 mod result;
 mod routes;
@@ -38,8 +40,10 @@ use drive::Drive;
 use facts::ModelFacts;
 use measure::{Conditions, Measured};
 use output::Printer;
+use plan::{PlanBy, Planner};
+pub(crate) use read_back::rows as read_back;
 use record::Recording;
-use result::Row;
+pub(crate) use result::Row;
 use routes::Driven;
 use row::Setting;
 use tokens::Tokens;
@@ -94,8 +98,8 @@ impl Outputs {
         say(format!("tokens: {}; picks: {}; victims: {}", row.tokens, row.routes, row.policy));
         say(format!("drive: {}", row.drive_profile));
         say(format!(
-            "bounds and plan: device memory at {} GB/s ({}), drive for the plan {}",
-            row.memory_gb_s, row.memory_rate_source, row.plan_drive
+            "bounds: device memory at {} GB/s ({}); plan: drive {}, device {}",
+            row.memory_gb_s, row.memory_rate_source, row.plan_drive, row.plan_device
         ));
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
@@ -108,7 +112,7 @@ impl Outputs {
             say(format!("{} was ended after {} repetitions", row.test, row.samples_ns.len()));
         }
         if let Some(pictures) = &mut self.pictures {
-            pictures.rows.push(serde_json::to_value(row).map_err(io::Error::from)?);
+            pictures.rows.push(row.clone());
         }
         self.each(|out| out.row(row), |err| err.row(row))
     }
@@ -193,6 +197,7 @@ fn run_model(
     }
     let mut recording =
         args.record_routes.as_ref().map(|_| Recording::new(config.moe_layer_count(), config.experts_used));
+    let mut planner: Option<Planner> = None;
     let mut refused = None;
     let mut ran_some = false;
     let mut pictured = None;
@@ -235,7 +240,20 @@ fn run_model(
             has_warmup: !args.no_warmup,
             policy: args.policy.unwrap_or_default(),
         };
-        let ran = run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), outputs);
+        if planner.is_none() {
+            let reply = cases.iter().find(|case| case.n_prompt == 0);
+            planner = Some(match reply.filter(|_| args.plan == PlanBy::Measure) {
+                None => Planner::none(),
+                Some(reply) => {
+                    let _asked = interrupt::Reply::begin();
+                    let (shown, simulated) = (model.shown(), args.simulated_drive);
+                    Planner::open(&engine, &options, &source, &shown, simulated, reply.position())?
+                }
+            });
+        }
+        let planner = planner.as_mut().expect("invariant: made above");
+        let ran =
+            run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), planner, outputs);
         let checked = open::check_validation(&engine);
         if matches!(ran, Err(Failure::Interrupted)) {
             ended = ran;
@@ -278,6 +296,7 @@ fn run_model(
 }
 
 /// The tests of an open engine.
+#[expect(clippy::too_many_arguments, reason = "one set of tests, from the one place that runs them")]
 fn run_cases(
     args: &BenchArgs,
     engine: &mut Engine,
@@ -285,6 +304,7 @@ fn run_cases(
     cases: &[Case],
     tokens: &Tokens,
     mut recording: Option<&mut Recording>,
+    planner: &mut Planner,
     outputs: &mut Outputs,
 ) -> Outcome {
     let _replying = interrupt::Reply::begin();
@@ -294,25 +314,29 @@ fn run_cases(
         let test_time = facts::now();
         let bar = Bar::tokens("bench");
         bar.message(case.to_string());
-        let conditions = |repetitions, has_warmup, recording| Conditions {
+        let conditions = |repetitions, has_warmup, recording, planner| Conditions {
             tokens,
             repetitions,
             has_warmup,
             is_cold: args.cold,
             recording,
             bar: &bar,
+            planner,
         };
         if args.cold && !args.no_warmup {
             let (n_prompt, n_gen) = (case.n_prompt.min(COLD_WARMUP_TOKENS), case.n_gen.min(1));
             let short = Case { n_prompt, n_gen, n_depth: 0 };
-            measure::run(engine, short, &mut 0, &mut conditions(1, false, None))?;
+            measure::run(engine, short, &mut 0, &mut conditions(1, false, None, None))?;
         }
         let has_warmup = !args.no_warmup && !args.cold;
-        let mut conditions = conditions(args.repetitions, has_warmup, recording.as_deref_mut());
+        planner.begin();
+        // Only of generated tokens is anything expected.
+        let turns = (case.n_prompt == 0).then_some(&mut *planner);
+        let mut conditions = conditions(args.repetitions, has_warmup, recording.as_deref_mut(), turns);
         let measured: Measured = measure::run(engine, case, &mut first, &mut conditions)?;
         bar.clear();
         if !measured.samples.is_empty() {
-            outputs.row(&Row::new(engine, setting, case, &measured, test_time))?;
+            outputs.row(&Row::new(engine, setting, case, &measured, planner, test_time))?;
         }
         if measured.is_interrupted {
             return Err(Failure::Interrupted);

@@ -19,7 +19,7 @@ pub(super) struct Printer<W: Write> {
 }
 
 /// Titles of the table, their width, and whether their values stand on the right.
-const COLUMNS: [(&str, usize, bool); 15] = [
+const COLUMNS: [(&str, usize, bool); 16] = [
     ("model", 30, false),
     ("size", 10, true),
     ("params", 10, true),
@@ -31,6 +31,7 @@ const COLUMNS: [(&str, usize, bool); 15] = [
     ("MB/tok", 8, true),
     ("disk GB/s", 9, true),
     ("of drive", 8, true),
+    ("disk busy", 9, true),
     ("disk/copy/gpu/host ms/tok", 27, true),
     ("bound", 14, true),
     ("of bound", 8, true),
@@ -130,6 +131,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         format!("{:.2}", row.read_bytes_a_token / 1e6),
         or_dash(row.disk_gb_s.map(|rate| format!("{rate:.2}"))),
         or_dash(row.disk_share.map(percent)),
+        percent(row.disk_busy_share),
         split,
         or_dash(bound),
         or_dash(row.bound_share.map(percent)),

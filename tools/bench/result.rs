@@ -1,160 +1,173 @@
 //! One row of a bench: the keys of llama-bench, in its order and with its meaning, then what only a streaming runtime has.
 //!
 //! A key of llama-bench that has no meaning here holds what it holds there by default. Keys in `Option` are null where nobody
-//! measured or knows them. Rates are per second, times in nanoseconds, sizes in bytes unless a key says otherwise.
+//! measured or knows them; in a row that is read back, a key that is not there counts as not measured. Rates are per second, times in nanoseconds, sizes in bytes unless a key says otherwise.
 
 use serde::{Deserialize, Serialize};
 
 /// Counted up when a key changes its meaning or goes; a new key changes nothing.
-pub(super) const SCHEMA_VERSION: u32 = 1;
+pub(super) const SCHEMA_VERSION: u32 = 2;
 
 /// A test's result.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Row {
-    pub(super) build_commit: String,
-    pub(super) build_number: u32,
-    pub(super) cpu_info: String,
-    pub(super) gpu_info: String,
-    pub(super) backends: String,
-    pub(super) model_filename: String,
-    pub(super) model_type: String,
-    pub(super) model_size: u64,
-    pub(super) model_n_params: u64,
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Row {
+    pub(crate) build_commit: String,
+    pub(crate) build_number: u32,
+    pub(crate) cpu_info: String,
+    pub(crate) gpu_info: String,
+    pub(crate) backends: String,
+    pub(crate) model_filename: String,
+    pub(crate) model_type: String,
+    pub(crate) model_size: u64,
+    pub(crate) model_n_params: u64,
     /// Tokens of a prompt that go through the layers together, as `n_ubatch`.
-    pub(super) n_batch: u32,
-    pub(super) n_ubatch: u32,
-    pub(super) n_threads: usize,
-    pub(super) cpu_mask: String,
-    pub(super) cpu_strict: bool,
-    pub(super) poll: u32,
-    pub(super) type_k: String,
-    pub(super) type_v: String,
-    pub(super) n_gpu_layers: u32,
-    pub(super) n_cpu_moe: u32,
-    pub(super) split_mode: String,
-    pub(super) main_gpu: usize,
-    pub(super) no_kv_offload: bool,
-    pub(super) flash_attn: bool,
-    pub(super) devices: String,
-    pub(super) tensor_split: String,
-    pub(super) tensor_buft_overrides: String,
-    pub(super) use_mmap: bool,
+    pub(crate) n_batch: u32,
+    pub(crate) n_ubatch: u32,
+    pub(crate) n_threads: usize,
+    pub(crate) cpu_mask: String,
+    pub(crate) cpu_strict: bool,
+    pub(crate) poll: u32,
+    pub(crate) type_k: String,
+    pub(crate) type_v: String,
+    pub(crate) n_gpu_layers: u32,
+    pub(crate) n_cpu_moe: u32,
+    pub(crate) split_mode: String,
+    pub(crate) main_gpu: usize,
+    pub(crate) no_kv_offload: bool,
+    pub(crate) flash_attn: bool,
+    pub(crate) devices: String,
+    pub(crate) tensor_split: String,
+    pub(crate) tensor_buft_overrides: String,
+    pub(crate) use_mmap: bool,
     /// Whether every file of experts is read past the page cache.
-    pub(super) use_direct_io: bool,
-    pub(super) embeddings: bool,
-    pub(super) no_op_offload: u32,
-    pub(super) no_host: bool,
-    pub(super) n_prompt: u32,
-    pub(super) n_gen: u32,
-    pub(super) n_depth: u32,
+    pub(crate) use_direct_io: bool,
+    pub(crate) embeddings: bool,
+    pub(crate) no_op_offload: u32,
+    pub(crate) no_host: bool,
+    pub(crate) n_prompt: u32,
+    pub(crate) n_gen: u32,
+    pub(crate) n_depth: u32,
     /// When the test began, UTC.
-    pub(super) test_time: String,
-    pub(super) avg_ns: u64,
-    pub(super) stddev_ns: u64,
-    pub(super) avg_ts: f64,
-    pub(super) stddev_ts: f64,
-    pub(super) samples_ns: Vec<u64>,
-    pub(super) samples_ts: Vec<f64>,
+    pub(crate) test_time: String,
+    pub(crate) avg_ns: u64,
+    pub(crate) stddev_ns: u64,
+    pub(crate) avg_ts: f64,
+    pub(crate) stddev_ts: f64,
+    pub(crate) samples_ns: Vec<u64>,
+    pub(crate) samples_ts: Vec<f64>,
 
     /// [`SCHEMA_VERSION`].
-    pub(super) schema_version: u32,
-    pub(super) program: String,
-    pub(super) build_version: String,
+    pub(crate) schema_version: u32,
+    pub(crate) program: String,
+    pub(crate) build_version: String,
     /// The test's name: `pp512`, `tg128 @ d4096`.
-    pub(super) test: String,
+    pub(crate) test: String,
     /// Whether it was ended before all repetitions were done.
-    pub(super) interrupted: bool,
-    pub(super) warmup: bool,
-    pub(super) device_kind: String,
-    pub(super) driver: String,
+    pub(crate) interrupted: bool,
+    pub(crate) warmup: bool,
+    pub(crate) device_kind: String,
+    pub(crate) driver: String,
     /// `store` or `gguf`.
-    pub(super) model_source: String,
-    pub(super) context_len: u32,
-    pub(super) read_path: String,
-    pub(super) host_path: String,
+    pub(crate) model_source: String,
+    pub(crate) context_len: u32,
+    pub(crate) read_path: String,
+    pub(crate) host_path: String,
     /// Whether records are compared with checksums.
-    pub(super) checked: bool,
+    pub(crate) checked: bool,
     /// Which tokens were fed.
-    pub(super) tokens: String,
+    pub(crate) tokens: String,
     /// `model`, `routes: NAME`, or `expanded: NAME` with the rule.
-    pub(super) routes: String,
+    pub(crate) routes: String,
     /// `warm` or `cold`.
-    pub(super) cache: String,
+    pub(crate) cache: String,
     /// How that was brought about.
-    pub(super) cache_policy: String,
+    pub(crate) cache_policy: String,
     /// Null, or the drive whose times these are.
-    pub(super) simulated_drive: Option<String>,
+    pub(crate) simulated_drive: Option<String>,
     /// Reads that came later than that drive would have given them: with many, the row does not say what that drive would do.
-    pub(super) simulated_late_reads: Option<u64>,
+    pub(crate) simulated_late_reads: Option<u64>,
 
-    pub(super) record_bytes: u64,
-    pub(super) expert_total: u32,
-    pub(super) experts_a_token: u32,
-    pub(super) pool_slots: u32,
+    pub(crate) record_bytes: u64,
+    pub(crate) expert_total: u32,
+    pub(crate) experts_a_token: u32,
+    pub(crate) pool_slots: u32,
     /// Share of all experts that the pool holds.
-    pub(super) pool_share: f64,
-    pub(super) pool_bytes: u64,
-    /// Experts kept in host memory: no such tier yet.
-    pub(super) host_tier_bytes: u64,
-    pub(super) staging_bytes: u64,
+    pub(crate) pool_share: f64,
+    pub(crate) pool_bytes: u64,
+    /// Host memory that keeps experts which the pool does not hold.
+    pub(crate) host_tier_bytes: u64,
+    pub(crate) staging_bytes: u64,
 
     /// Expert uses, over all repetitions. In a prompt one use serves all tokens of a chunk that picked the expert.
-    pub(super) hits: u64,
-    pub(super) misses: u64,
-    pub(super) evictions: u64,
-    pub(super) hit_rate: Option<f64>,
-    pub(super) samples_hit_rate: Vec<Option<f64>>,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evictions: u64,
+    pub(crate) hit_rate: Option<f64>,
+    pub(crate) samples_hit_rate: Vec<Option<f64>>,
     /// `[model layer, hits, misses]` over all repetitions.
-    #[serde(default)]
-    pub(super) layer_hits: Vec<(u32, u64, u64)>,
+    pub(crate) layer_hits: Vec<(u32, u64, u64)>,
     /// Bytes of records read from the drive, a timed token.
-    pub(super) read_bytes_a_token: f64,
-    pub(super) samples_read_bytes: Vec<u64>,
-    /// Bytes read by the time spent waiting for reads, in 1e9 bytes a second.
-    pub(super) disk_gb_s: Option<f64>,
+    pub(crate) read_bytes_a_token: f64,
+    pub(crate) samples_read_bytes: Vec<u64>,
+    /// Bytes read by the time in which at least one read was under way, in 1e9 bytes a second.
+    pub(crate) disk_gb_s: Option<f64>,
     /// That, by the drive's own rate.
-    pub(super) disk_share: Option<f64>,
+    pub(crate) disk_share: Option<f64>,
+    /// That time, by the timed one: what is left of 1 is the drive's idleness.
+    pub(crate) disk_busy_share: f64,
     /// The rate, in 1e9 bytes a second, and where it is from.
-    pub(super) drive_gb_s: Option<f64>,
-    pub(super) drive_profile: String,
+    pub(crate) drive_gb_s: Option<f64>,
+    pub(crate) drive_profile: String,
 
     /// Time of a timed token, by what the engine waited for.
-    pub(super) disk_ns_a_token: f64,
-    pub(super) copy_ns_a_token: f64,
-    pub(super) gpu_ns_a_token: f64,
-    pub(super) host_ns_a_token: f64,
+    pub(crate) disk_ns_a_token: f64,
+    pub(crate) copy_ns_a_token: f64,
+    pub(crate) gpu_ns_a_token: f64,
+    pub(crate) host_ns_a_token: f64,
     /// Waiting for reads and copies: what a device that held everything would not spend.
-    pub(super) stall_ns_a_token: f64,
+    pub(crate) stall_ns_a_token: f64,
 
     /// Who leaves when a slot is needed.
-    pub(super) policy: String,
+    pub(crate) policy: String,
     /// Where guesses at experts come from that are read ahead of need, or none.
-    pub(super) prefetch: String,
-    pub(super) prefetch_issued: u64,
-    pub(super) prefetch_used: u64,
-    pub(super) prefetch_wasted: u64,
+    pub(crate) prefetch: String,
+    pub(crate) prefetch_issued: u64,
+    pub(crate) prefetch_used: u64,
+    pub(crate) prefetch_wasted: u64,
 
     /// Tokens a second if nothing but the bytes read took time, at the drive's rate.
-    pub(super) disk_bound_ts: Option<f64>,
+    pub(crate) disk_bound_ts: Option<f64>,
     /// Tokens a second if nothing but the bytes of device memory took time; of generated tokens only.
-    pub(super) memory_bound_ts: Option<f64>,
-    /// What of device memory a token reads, and at which rate; the rate is an estimate for this kind of device.
-    pub(super) memory_bytes_a_token: u64,
-    pub(super) memory_gb_s: f64,
-    pub(super) memory_rate_source: String,
+    pub(crate) memory_bound_ts: Option<f64>,
+    /// What of device memory a generated token reads, and at which rate; the rate is an estimate for this kind of device. Null for
+    /// prompts, whose tokens share what is read.
+    pub(crate) memory_bytes_a_token: Option<u64>,
+    pub(crate) memory_gb_s: f64,
+    pub(crate) memory_rate_source: String,
     /// The lower of the two: `disk` or `memory`.
-    pub(super) bound: Option<String>,
+    pub(crate) bound: Option<String>,
     /// `avg_ts` by that bound.
-    pub(super) bound_share: Option<f64>,
+    pub(crate) bound_share: Option<f64>,
 
     /// What `flint-rt plan` expects for this pool and drive; of generated tokens only.
-    pub(super) plan_ts: Option<f64>,
-    pub(super) plan_hit_rate: Option<f64>,
+    pub(crate) plan_ts: Option<f64>,
+    pub(crate) plan_hit_rate: Option<f64>,
     /// `avg_ts` by `plan_ts`.
-    pub(super) plan_ratio: Option<f64>,
+    pub(crate) plan_ratio: Option<f64>,
     /// The same expectation with the hit rate that was measured.
-    pub(super) plan_ts_at_hit_rate: Option<f64>,
-    pub(super) plan_drive: String,
+    pub(crate) plan_ts_at_hit_rate: Option<f64>,
+    /// Where the plan's times are from: `measured now`, or what stood for that.
+    pub(crate) plan_drive: String,
+    pub(crate) plan_device: String,
+}
+
+impl Row {
+    /// The lower bound of the two, in tokens a second.
+    pub(crate) fn bound_ts(&self) -> Option<f64> {
+        let bounds = [self.disk_bound_ts, self.memory_bound_ts];
+        bounds.into_iter().flatten().filter(|bound| *bound > 0.0).reduce(f64::min)
+    }
 }
 
 /// Mean and sample standard deviation; 0 for the latter where there is one value.
@@ -174,6 +187,15 @@ pub(super) fn mean_and_spread(values: &[f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lower_bound_is_the_bound() {
+        let mut row = Row { disk_bound_ts: Some(5.0), memory_bound_ts: Some(90.0), ..Row::default() };
+        assert_eq!(row.bound_ts(), Some(5.0));
+        row.disk_bound_ts = Some(f64::INFINITY);
+        assert_eq!(row.bound_ts(), Some(90.0));
+        assert_eq!(Row::default().bound_ts(), None);
+    }
 
     #[test]
     fn spread_is_that_of_a_sample() {

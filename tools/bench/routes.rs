@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use flint_rt::engine::simulate::{self, CacheKind, GuessSource, Prefetch, Rule, Setup};
+use flint_rt::expert::Policy;
 use flint_rt::expert::routes::{RouteError, RouteTrace};
 use flint_rt::model::forced::ForcedPicks;
 use flint_rt::model::hparams::FlintConfig;
@@ -10,6 +12,10 @@ use flint_rt::model::hparams::FlintConfig;
 use super::record::Recording;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output_file;
+use crate::terminal::Bar;
+
+/// Pools, in hundredths of all experts, at which an expanded trace is compared with the recorded one.
+const SHARES_COMPARED: [u32; 3] = [10, 25, 50];
 
 /// Picks of the model's shape, and what they are called.
 pub(super) struct Driven {
@@ -24,14 +30,17 @@ pub(super) fn load(path: &Path, config: &FlintConfig, seed: u64) -> Outcome<Driv
     let (layers, experts, used) = (config.moe_layer_count(), config.expert_count, config.experts_used);
     let is_as_recorded =
         (trace.layer_count, trace.expert_count, trace.experts_used) == (layers, experts, used);
-    let trace = if is_as_recorded {
-        trace
+    let (trace, label) = if is_as_recorded {
+        let label = match &trace.expansion {
+            None => format!("routes: {name}"),
+            Some(how) => format!("expanded: {name} ({how})"),
+        };
+        (trace, label)
     } else {
-        trace.expand(layers, experts, used, seed).map_err(|error| wrong(&error))?
-    };
-    let label = match &trace.expansion {
-        None => format!("routes: {name}"),
-        Some(how) => format!("expanded: {name} ({how})"),
+        let expanded = trace.expand(layers, experts, used, seed).map_err(|error| wrong(&error))?;
+        let how = expanded.expansion.as_deref().unwrap_or_default();
+        let label = format!("expanded: {name} ({how}; {})", compared(&trace, &expanded));
+        (expanded, label)
     };
     let guesses = trace.guesses;
     let picks = ForcedPicks::new(trace.picks, layers, experts, used)
@@ -41,6 +50,29 @@ pub(super) fn load(path: &Path, config: &FlintConfig, seed: u64) -> Outcome<Driv
         })
         .map_err(|error| Failure::because(Exit::Usage, path.display().to_string(), &error))?;
     Ok(Driven { picks, label })
+}
+
+/// How the hits of an expanded trace differ from those of the recorded one, in pools of the same shares, by the simulator.
+fn compared(recorded: &RouteTrace, expanded: &RouteTrace) -> String {
+    let bar = Bar::steps("comparing routes");
+    let steps = SHARES_COMPARED.len() as u64;
+    let differences = (0..).zip(SHARES_COMPARED).map(|(step, percent)| {
+        bar.set(step, steps);
+        100.0 * (hit_rate(expanded, percent) - hit_rate(recorded, percent))
+    });
+    let shown: Vec<String> = differences.map(|points| format!("{points:+.1}")).collect();
+    let shares = SHARES_COMPARED.map(|percent| percent.to_string());
+    format!("hits {} points beside the recorded at pools of {} %", shown.join(", "), shares.join(", "))
+}
+
+/// Hit rate in a pool of the default policy that begins empty and holds so many hundredths of all experts.
+fn hit_rate(trace: &RouteTrace, percent: u32) -> f64 {
+    let total = trace.layer_count * trace.expert_count;
+    let slots = (total * percent / 100).max(trace.experts_used);
+    let prefetch = Prefetch { source: GuessSource::None, fan_out: 0, takes_slot: false };
+    let cache = CacheKind::Pool(Policy::default());
+    let outcome = simulate::run(trace, &Setup { cache, slots, rule: Rule::Waves, prefetch, cost: None });
+    outcome.hits as f64 / (outcome.hits + outcome.misses).max(1) as f64
 }
 
 /// Whether a trace can be left at `path`, asked before anything is measured for it.

@@ -1,7 +1,7 @@
 //! From what was measured to a [`Row`]. Pure but for the questions to an open engine.
 
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, Expectation, Routes, StepCost, TokenCost, hit_rate};
+use flint_rt::engine::expectation::{DeviceCost, Expectation, Hits, Routes, TokenCost};
 use flint_rt::engine::{Engine, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
@@ -10,6 +10,7 @@ use super::case::Case;
 use super::drive::Drive;
 use super::facts::{self, ModelFacts};
 use super::measure::{Measured, Sample, rate};
+use super::plan::{Planner, step_cost};
 use super::result::{Row, SCHEMA_VERSION, mean_and_spread};
 
 /// What all tests of an open engine have in common.
@@ -30,8 +31,11 @@ struct Sums {
     tokens: f64,
     hits: u64,
     misses: u64,
+    host_hits: u64,
     evictions: u64,
     read_bytes: u64,
+    ns: u64,
+    disk_busy_ns: u64,
     late_reads: u64,
     guesses_issued: u64,
     guesses_used: u64,
@@ -46,8 +50,11 @@ impl Sums {
             tokens: (case.tokens() * samples.len() as u64) as f64,
             hits: sum(|sample| sample.hits),
             misses: sum(|sample| sample.misses),
+            host_hits: sum(|sample| sample.host_hits),
             evictions: sum(|sample| sample.evictions),
             read_bytes: sum(|sample| sample.read_bytes),
+            ns: sum(|sample| sample.ns),
+            disk_busy_ns: sum(|sample| sample.disk_busy_ns),
             late_reads: sum(|sample| sample.late_reads),
             guesses_issued: sum(|sample| sample.guesses_issued),
             guesses_used: sum(|sample| sample.guesses_used),
@@ -85,6 +92,7 @@ impl Row {
         setting: &Setting,
         case: Case,
         measured: &Measured,
+        planner: &Planner,
         test_time: String,
     ) -> Self {
         let (config, plan, paths) = (engine.config(), engine.plan(), engine.paths());
@@ -111,16 +119,16 @@ impl Row {
             memory: is_reply.then(|| device.memory_rate / token.device_bytes as f64),
         };
         let bound = bounds.lowest();
-        let disk_rate = (sums.split.disk_ns > 0 && sums.read_bytes > 0)
-            .then(|| sums.read_bytes as f64 * 1e9 / sums.split.disk_ns as f64);
+        let disk_rate = (sums.disk_busy_ns > 0 && sums.read_bytes > 0)
+            .then(|| sums.read_bytes as f64 * 1e9 / sums.disk_busy_ns as f64);
         let measured_hits = rate(sums.hits, sums.misses);
-        let plan_hits = hit_rate(plan.pool_slots, plan.expert_total, Routes::Mixed);
-        let step = StepCost::estimate(&token, &device);
-        let expect = |hits| Expectation::new(&token, &step, &setting.drive.cost, hits).tokens_a_second();
+        let plan_hits = Hits::of(plan.pool_slots, plan.host.slots, plan.expert_total, Routes::Mixed);
+        let (step, plan_device) = step_cost(engine, info.kind, &token, planner.found().as_ref());
+        let (drive_cost, plan_drive) = planner.drive(&setting.drive);
+        let expect = |hits| Expectation::with_host(&token, &step, drive_cost, hits).tokens_a_second();
+        let uses = (sums.hits + sums.misses) as f64;
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
-        let files_direct =
-            measured.buffered_files == 0 && paths.files.iter().all(|line| line.contains(": direct, "));
 
         Self {
             build_commit: facts::BUILD_COMMIT.to_owned(),
@@ -150,7 +158,7 @@ impl Row {
             tensor_split: "0.00".to_owned(),
             tensor_buft_overrides: "none".to_owned(),
             use_mmap: false,
-            use_direct_io: files_direct,
+            use_direct_io: paths.is_direct,
             embeddings: false,
             no_op_offload: 0,
             no_host: false,
@@ -193,7 +201,7 @@ impl Row {
             pool_slots: plan.pool_slots,
             pool_share: f64::from(plan.pool_slots) / f64::from(plan.expert_total),
             pool_bytes: plan.pool_bytes,
-            host_tier_bytes: 0,
+            host_tier_bytes: plan.host.bytes(),
             staging_bytes: plan.staging_bytes,
             hits: sums.hits,
             misses: sums.misses,
@@ -204,6 +212,7 @@ impl Row {
             samples_read_bytes: samples.iter().map(|sample| sample.read_bytes).collect(),
             disk_gb_s: disk_rate.map(|rate| rate / 1e9),
             disk_share: disk_rate.zip(setting.drive.rate).map(|(rate, of)| rate / of),
+            disk_busy_share: sums.disk_busy_ns as f64 / sums.ns.max(1) as f64,
             drive_gb_s: setting.drive.rate.map(|rate| rate / 1e9),
             drive_profile: setting.drive.profile.clone(),
             disk_ns_a_token: a_token(sums.split.disk_ns),
@@ -218,16 +227,19 @@ impl Row {
             prefetch_wasted: sums.guesses_wasted,
             disk_bound_ts: bounds.disk,
             memory_bound_ts: bounds.memory,
-            memory_bytes_a_token: token.device_bytes,
+            memory_bytes_a_token: is_reply.then_some(token.device_bytes),
             memory_gb_s: device.memory_rate / 1e9,
             memory_rate_source: format!("estimate for a {}", info.kind),
             bound: bound.map(|(name, _)| name.to_owned()),
             bound_share: bound.map(|(_, bound)| avg_ts / bound),
             plan_ts,
-            plan_hit_rate: is_reply.then_some(plan_hits),
+            plan_hit_rate: is_reply.then_some(plan_hits.device),
             plan_ratio: plan_ts.map(|plan_ts| avg_ts / plan_ts),
-            plan_ts_at_hit_rate: measured_hits.filter(|_| is_reply).map(expect),
-            plan_drive: setting.drive.cost_from.clone(),
+            plan_ts_at_hit_rate: measured_hits
+                .filter(|_| is_reply)
+                .map(|device| expect(Hits { device, host: sums.host_hits as f64 / uses })),
+            plan_drive: plan_drive.to_owned(),
+            plan_device,
             layer_hits: measured.layer_hits.clone(),
         }
     }

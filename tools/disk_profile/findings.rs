@@ -23,6 +23,8 @@ pub(super) struct Seen {
     pub(super) spread_bytes: u64,
     pub(super) traffic: Traffic,
     pub(super) sustained: Vec<Sample>,
+    /// Seconds of the long run as asked for, and as it was.
+    pub(super) sustained_seconds: Option<(u32, f64)>,
     /// Engines that could not be had, and why.
     pub(super) missing: Vec<(ReadEngine, String)>,
     /// Whether the file was made by us just now.
@@ -74,6 +76,7 @@ pub(super) fn find(facts: &Facts, seen: &Seen) -> Vec<Finding> {
     of_cache(facts, seen, &mut found);
     of_traffic(&seen.traffic, &mut found);
     of_time(facts, &seen.sustained, &mut found);
+    of_length(seen, &mut found);
     of_machine(facts, seen, &mut found);
     found.0.sort_by_key(|finding| match finding.level {
         FindingLevel::Warning => 0,
@@ -329,6 +332,22 @@ fn of_time(facts: &Facts, samples: &[Sample], found: &mut Findings) {
     }
 }
 
+/// A long run that came to an end of the files first.
+fn of_length(seen: &Seen, found: &mut Findings) {
+    let Some((wanted, got)) = seen.sustained_seconds else { return };
+    if got >= 0.95 * f64::from(wanted) {
+        return;
+    }
+    found.warn(
+        "short_run",
+        format!(
+            "the long run ended after {got:.1} of {wanted} s: there are no direct reads here, so what was read once lies in the page \
+             cache, and all {} were; a larger file, or one on a file system with direct I/O, lasts longer",
+            display_bytes(seen.spread_bytes)
+        ),
+    );
+}
+
 fn median(samples: &[Sample]) -> f64 {
     let mut rates: Vec<f64> = samples.iter().map(|sample| sample.gb_s).collect();
     rates.sort_by(f64::total_cmp);
@@ -493,6 +512,14 @@ mod tests {
         assert_eq!(run(3.0, Some((45.0, 78.0))), ["thermal"]);
         assert_eq!(run(3.0, Some((45.0, 47.0))), ["slows_down"]);
         assert_eq!(run(3.0, None), ["slows_down"]);
+    }
+
+    #[test]
+    fn a_long_run_that_ends_early_is_said() {
+        let run =
+            |got| codes(&facts(whole(), nvme()), &Seen { sustained_seconds: Some((60, got)), ..quiet() });
+        assert_eq!(run(2.5), ["short_run"]);
+        assert!(run(60.1).is_empty());
     }
 
     #[test]

@@ -20,8 +20,10 @@ mod space;
 mod target;
 mod uploads;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flint_rt::disk::ReadPath;
@@ -143,6 +145,8 @@ struct Session<'a> {
     bursts: Vec<Burst>,
     uploads: Option<Uploads>,
     sustained: Vec<Sample>,
+    /// Seconds of that as asked for, and as it was.
+    sustained_seconds: Option<(u32, f64)>,
     no_uploads: Option<String>,
     is_software_device: bool,
 }
@@ -162,6 +166,7 @@ impl<'a> Session<'a> {
             bursts: Vec::new(),
             uploads: None,
             sustained: Vec::new(),
+            sustained_seconds: None,
             no_uploads: None,
             is_software_device: false,
         })
@@ -286,12 +291,16 @@ impl<'a> Session<'a> {
         let wanted = Wanted { with_uploads: true, ..wanted };
         let is_over = AtomicBool::new(false);
         // Copies alone, reads alone, both: one after the other, so that each compares with its neighbour.
-        let alone = std::thread::scope(|scope| {
-            let copying = scope.spawn(|| uploader.copy_until(&is_over));
-            std::thread::sleep(time);
+        let no_thread =
+            |error: io::Error| Failure::because(crate::exit::Exit::Failed, "a thread that copies", &error);
+        let alone = thread::scope(|scope| {
+            let copying = thread::Builder::new()
+                .spawn_scoped(scope, || uploader.copy_until(&is_over))
+                .map_err(no_thread)?;
+            thread::sleep(time);
             is_over.store(true, Ordering::Relaxed);
-            copying.join()
-        });
+            Ok::<_, Failure>(copying.join())
+        })?;
         let lost = || Failure::new(crate::exit::Exit::Failed, "the thread that copies ended early");
         let alone = alone.map_err(|_| lost())?.map_err(EngineError::from)?;
         self.step_done();
@@ -299,12 +308,14 @@ impl<'a> Session<'a> {
             self.rows.row(&self.target.records, &Wanted { with_uploads: false, ..wanted.clone() }, None)?;
         self.step_done();
         is_over.store(false, Ordering::Relaxed);
-        let (both, row) = std::thread::scope(|scope| {
-            let copying = scope.spawn(|| uploader.copy_until(&is_over));
+        let (both, row) = thread::scope(|scope| {
+            let copying = thread::Builder::new()
+                .spawn_scoped(scope, || uploader.copy_until(&is_over))
+                .map_err(no_thread)?;
             let row = self.rows.row(&self.target.records, &wanted, None);
             is_over.store(true, Ordering::Relaxed);
-            (copying.join(), row)
-        });
+            Ok::<_, Failure>((copying.join(), row))
+        })?;
         let (both, row) = (both.map_err(|_| lost())?.map_err(EngineError::from)?, row?);
         self.step_done();
         if let (Some(reads_alone), Some(row)) = (reads_alone, row) {
@@ -356,6 +367,7 @@ impl<'a> Session<'a> {
         };
         let row = self.rows.row(&self.target.records, &wanted, Some(&mut watch))?;
         self.sustained = samples;
+        self.sustained_seconds = row.as_ref().map(|row| (seconds, row.seconds));
         // The set has a row of this depth, if there was a set.
         if self.measured.is_empty() {
             self.measured.extend(row);
@@ -376,6 +388,7 @@ impl<'a> Session<'a> {
             spread_bytes: target.records.total_bytes(),
             traffic: self.rows.traffic,
             sustained: self.sustained,
+            sustained_seconds: self.sustained_seconds,
             missing: self.rows.missing,
             is_made: target.is_made,
             no_uploads: self.no_uploads,

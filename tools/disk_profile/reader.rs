@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
             u32::try_from(space.read_bytes_max()).map_err(|_| Failure::usage("reads of 4 GiB and more"))?;
         let buffer_bytes = disk::buffer_bytes_for(files, longest.max(1));
         let reads = (depth * space.pieces()).min(READ_DEPTH_MAX);
-        let region = HostRegion::new(buffer_bytes * reads as usize)
+        let region = HostRegion::new(HostRegion::bytes_for(buffer_bytes, reads as usize))
             .map_err(|error| Failure::because(Exit::Memory, "buffers to read into", &error))?;
         let mut buffers = region.split(buffer_bytes, reads as usize);
         // A page that is not there yet costs its first reader; the product's were used before.

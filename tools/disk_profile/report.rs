@@ -1,6 +1,6 @@
 //! The profile on standard output: a table for people, Markdown to paste, CSV and JSON for programs.
 //!
-//! In: a [`DriveProfile`], what was read. Out: text. Every row can name the job of fio that measures the same.
+//! In: a [`DriveProfile`], what was read. Out: text. A row names the job of fio that measures the same, if there is one.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -50,7 +50,11 @@ pub(super) fn print(
     Ok(stdout.flush()?)
 }
 
-fn as_json(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String, saved: Option<&Path>) -> Value {
+fn as_json(
+    profile: &DriveProfile,
+    job: &dyn Fn(&ProfileRow) -> Option<String>,
+    saved: Option<&Path>,
+) -> Value {
     let mut document = json!(profile);
     if let Some(rows) = document["rows"].as_array_mut() {
         for (shown, row) in rows.iter_mut().zip(&profile.rows) {
@@ -86,7 +90,7 @@ fn cells(row: &ProfileRow) -> [String; 11] {
         format!("{p90:.0}"),
         format!("{p99:.0}"),
         format!("{p99_9:.0}"),
-        format!("{:.3}", row.cpu_s_per_gb),
+        row.cpu_s_per_gb.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}")),
     ]
 }
 
@@ -139,7 +143,7 @@ fn groups(profile: &DriveProfile) -> Vec<(String, Vec<&ProfileRow>)> {
 fn text(
     profile: &DriveProfile,
     files: usize,
-    job: &dyn Fn(&ProfileRow) -> String,
+    job: &dyn Fn(&ProfileRow) -> Option<String>,
     saved: Option<&Path>,
 ) -> String {
     let mut text = String::new();
@@ -200,13 +204,13 @@ fn text(
     for line in finding_lines(profile) {
         let _ = writeln!(text, "{line}");
     }
-    if let Some(best) = best(profile) {
+    if let Some((best, job)) = best(profile).and_then(|best| Some((best, job(best)?))) {
         let _ = writeln!(
             text,
             "the same by fio, for the best row ({} at depth {}):\n  {}",
             best.engine.name(),
             best.depth,
-            job(best)
+            job
         );
     }
     if let Some(saved) = saved {
@@ -283,7 +287,7 @@ fn finding_lines(profile: &DriveProfile) -> Vec<String> {
     profile.findings.iter().map(|finding| format!("{}: {}", word(finding.level), finding.text)).collect()
 }
 
-fn markdown(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String) -> String {
+fn markdown(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> Option<String>) -> String {
     let mut text = String::new();
     let drives: Vec<String> = profile.drives.iter().map(ToString::to_string).collect();
     let _ = writeln!(
@@ -319,13 +323,13 @@ fn markdown(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String) -> Stri
     for line in finding_lines(profile) {
         let _ = writeln!(text, "- {line}");
     }
-    if let Some(best) = best(profile) {
-        let _ = writeln!(text, "\nThe best row by fio: `{}`", job(best));
+    if let Some(job) = best(profile).and_then(job) {
+        let _ = writeln!(text, "\nThe best row by fio: `{job}`");
     }
     text
 }
 
-fn csv(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String) -> String {
+fn csv(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> Option<String>) -> String {
     let mut text = "engine,pattern,is_record,block_bytes,depth,part,with_uploads,seconds,reads,bytes,gb_s,iops,mean_us,p50_us,p90_us,\
                     p99_us,p99.9_us,max_us,cpu_s_per_gb,fio\n"
         .to_owned();
@@ -335,7 +339,7 @@ fn csv(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String) -> String {
         let l = &row.latency_us;
         let _ = writeln!(
             text,
-            "{},{pattern},{},{},{},{},{},{:.6},{},{},{:.6},{:.3},{},{},{},{},{},{},{:.6},{}",
+            "{},{pattern},{},{},{},{},{},{:.6},{},{},{:.6},{:.3},{},{},{},{},{},{},{},{}",
             row.engine.name(),
             row.is_record,
             row.block_bytes,
@@ -353,8 +357,8 @@ fn csv(profile: &DriveProfile, job: &dyn Fn(&ProfileRow) -> String) -> String {
             l.p99,
             l.p99_9,
             l.max,
-            row.cpu_s_per_gb,
-            quoted(&job(row))
+            row.cpu_s_per_gb.map_or_else(String::new, |seconds| format!("{seconds:.6}")),
+            job(row).map_or_else(String::new, |job| quoted(&job))
         );
     }
     text

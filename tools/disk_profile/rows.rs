@@ -216,7 +216,7 @@ fn row_of(space: &Space, wanted: &Wanted, depth: u32, run: &Run) -> ProfileRow {
         gb_s: gb / run.seconds,
         iops: run.count as f64 / run.seconds,
         latency_us: run.latency.percentiles(),
-        cpu_s_per_gb: run.cpu_seconds / gb,
+        cpu_s_per_gb: (!wanted.with_uploads).then_some(run.cpu_seconds / gb),
     }
 }
 

@@ -34,6 +34,13 @@ pub(super) struct Header {
     _temporary: Option<(tempfile::TempDir, interrupt::Working)>,
 }
 
+impl Header {
+    /// How its experts will be read: what is not here yet is ingested into a store.
+    pub(super) fn source_kind(&self) -> SourceKind {
+        self.source.as_ref().map_or(SourceKind::Store, Source::kind)
+    }
+}
+
 /// Reads it.
 pub(super) fn read(args: &PlanArgs) -> Outcome<Header> {
     let named = &args.engine.model;

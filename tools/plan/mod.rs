@@ -7,17 +7,18 @@
 
 mod drive;
 mod header;
-mod rehearse;
+pub(crate) mod rehearse;
 mod report;
 
 use std::io::{self, Write};
 
+use flint_rt::base::host_memory::{Bound, HostRoom};
 use flint_rt::engine::expectation::{
-    DeviceCost, DriveCost, Expectation, Routes, StepCost, TokenCost, chunk_read_bytes, hit_rate,
+    DeviceCost, DriveCost, Expectation, Hits, Routes, StepCost, TokenCost, chunk_read_bytes,
 };
 use flint_rt::engine::rehearsal::Rehearsal;
-use flint_rt::engine::survey::{DeviceRoom, fit, open_gpu, plan_memory};
-use flint_rt::engine::{EngineError, EngineOptions, MemoryPlan};
+use flint_rt::engine::survey::{Room, fit, open_gpu, plan_memory};
+use flint_rt::engine::{EngineError, EngineOptions, HostMemory, MemoryPlan};
 use flint_rt::gpu::{DeviceInfo, DeviceKind, Gpu, list_devices};
 use flint_rt::model::hparams::FlintConfig;
 
@@ -37,7 +38,8 @@ pub(crate) const ASSUMED_DRIVE_RATE: f64 = 3e9;
 /// What is known of the host.
 struct Host {
     memory_bytes: Option<u64>,
-    available_bytes: Option<u64>,
+    /// Bytes that may be had, and what bounds them.
+    available: Option<(u64, Bound)>,
     cores: usize,
 }
 
@@ -109,10 +111,11 @@ fn plan_of(
     config: &FlintConfig,
     gpu: &Gpu,
 ) -> Outcome<(EngineOptions, MemoryPlan, bool)> {
-    let room = DeviceRoom::of(gpu);
-    match plan_memory(&options, &header.gguf, config, &room) {
+    let (room, kind) = (Room::of(gpu), header.source_kind());
+    match plan_memory(&options, &header.gguf, kind, config, &room) {
         Ok(plan) => Ok((options, plan, false)),
-        Err(error @ EngineError::MemoryTooSmall(_)) => match fit(&options, &header.gguf, config, &room) {
+        Err(error @ EngineError::MemoryTooSmall(_)) => match fit(&options, &header.gguf, kind, config, &room)
+        {
             Some((options, plan)) => Ok((options, plan, true)),
             None => Err(error.into()),
         },
@@ -160,19 +163,16 @@ fn rehearse(
     }
     // What is not here yet will be ingested, and a store's records are checked.
     let is_checked = header.kind != "gguf" && !options.skip_checks;
+    let _asked = Reply::begin();
     rehearse::measure(config, options, position, is_checked).map(Some)
 }
 
 impl Host {
     fn look() -> Self {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let bytes = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-        };
+        let room = HostRoom::look();
         Self {
-            memory_bytes: bytes("MemTotal"),
-            available_bytes: bytes("MemAvailable"),
+            memory_bytes: room.total_bytes,
+            available: room.free(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -203,7 +203,10 @@ impl Report {
             found.step_cost(&token, &rehearsed, &estimate)
         });
         let expect = |hits| Expectation::new(&token, &step_cost, &drive_cost, hits);
-        let pool = |routes| expect(hit_rate(plan.pool_slots, plan.expert_total, routes));
+        let pool = |routes| {
+            let hits = Hits::of(plan.pool_slots, plan.host.slots, plan.expert_total, routes);
+            Expectation::with_host(&token, &step_cost, &drive_cost, hits)
+        };
         let chunk_bytes = chunk_read_bytes(&config, plan.prefill_chunk);
         Self {
             cold: Use { expected: expect(0.0), range: None },
@@ -265,6 +268,12 @@ impl Report {
         flag("--prefill-chunk", self.options.prefill_chunk.map(|value| value.to_string()));
         flag("--gpu-memory", self.options.gpu_memory_bytes.map(|value| value.to_string()));
         flag("--pool-slots", self.options.pool_slots.map(|value| value.to_string()));
+        let host_memory = match self.options.host_memory {
+            HostMemory::Auto => None,
+            HostMemory::Bytes(bytes) => Some(bytes),
+        };
+        flag("--host-memory", host_memory.map(|value| value.to_string()));
+        flag("--memory", self.options.memory_bytes.map(|value| value.to_string()));
         flags
     }
 }

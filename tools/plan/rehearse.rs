@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::rehearsal::{MissTime, Rehearsal, ResidentTime};
-use flint_rt::engine::{Engine, EngineOptions, Session};
+use flint_rt::engine::run_ahead::Submissions;
+use flint_rt::engine::{Engine, EngineOptions, HostMemory, Session};
 use flint_rt::model::Want;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::model::prefill::NoObserver;
 use flint_rt::store::piece_checksum;
+use tempfile::TempDir;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::interrupt::{self, Reply, Working};
+use crate::interrupt::{self, Working};
 use crate::synth::rehearsal::{self, Script};
 use crate::terminal::Bar;
 
@@ -32,86 +34,193 @@ const CHUNK: u32 = 64;
 const APPROACH: Duration = Duration::from_millis(500);
 
 /// Kinds of tokens take turns, so that whatever else loads the machine loads all: how often, and how long a turn is at least.
-const ROUNDS: usize = 5;
-const TURN: Duration = Duration::from_millis(100);
+pub(crate) const ROUNDS: u32 = 10;
+const TURN: Duration = Duration::from_millis(50);
+
+/// Tokens at the beginning of a turn that are not timed: until slots hold what they will hold, and as much is submitted at once as
+/// will be.
+const SETTLING_TOKENS: usize = 3;
 
 /// A drive as many have: what is waited for it is left out of the times, what the waiting does to everything else is not.
 const DRIVE: DriveModel = DriveModel { rate: 3e9, latency: Duration::from_micros(300), depth: 32 };
 
+/// The part of the misses that a kind of token is to have by which it may miss less or more often.
+const OTHER_MISSES: f64 = 0.25;
+
 /// Runs short models with the shapes of `config` on the device of `options`, with up to `position` tokens behind those that are
-/// timed; `checks` says whether records are checked.
-pub(super) fn measure(
+/// timed; `checks` says whether records are checked. The caller asks for signals to be told (`Reply`).
+pub(crate) fn measure(
     config: &FlintConfig,
     options: &EngineOptions,
     position: u32,
     checks: bool,
 ) -> Outcome<Rehearsal> {
-    let _asked = Reply::begin();
     let bar = Bar::tokens("rehearsing");
-    let folder = tempfile::Builder::new().prefix("flint-rt-rehearsal-").tempdir();
-    let folder =
-        folder.map_err(|error| Failure::because(Exit::of_io(&error), "a temporary folder", &error))?;
-    let _working = Working::begin(folder.path().to_owned());
-    let all = config.moe_layer_count();
-    let (most, few) = (all.min(LAYERS_MAX), all.min(LAYERS_MAX) / 2);
-    let mut long = Stage::open(&folder.path().join("long.gguf"), config, most, options, position)?;
-    let mut short = match most < all {
-        true => Some(Stage::open(&folder.path().join("short.gguf"), config, few, options, long.position)?),
-        false => None,
-    };
-    let Script { resident, one_misses, all_miss, .. } = long.script.clone();
-    let mut kinds = [vec![resident], one_misses, all_miss].map(|tokens| (tokens, Tally::default()));
-    let mut shorter = Tally::default();
+    let mut stages = Stages::open(config, options, position, checks)?;
     for round in 0..ROUNDS {
-        bar.set(round as u64, ROUNDS as u64);
-        for (tokens, tally) in &mut kinds {
-            long.turn(tokens, tally)?;
-        }
-        if let Some(short) = &mut short {
-            short.turn(&[resident], &mut shorter)?;
-        }
+        bar.set(round.into(), ROUNDS.into());
+        stages.round()?;
     }
-    let [(_, resident), (_, one), (_, every)] = kinds;
-    let mut times = vec![ResidentTime { layers: most, seconds: resident.seconds() }];
-    if short.is_some() {
-        times.push(ResidentTime { layers: few, seconds: shorter.seconds() });
-    }
-    let miss = |tally: &Tally, a_layer: u32| {
-        let layers = (tally.records() / f64::from(a_layer)).min(f64::from(most));
-        MissTime { layers, records: tally.records(), seconds: tally.seconds() - resident.seconds() }
-    };
-    let misses = [(one, 1), (every, config.experts_used)];
-    Ok(Rehearsal {
-        resident: times,
-        misses: misses
-            .iter()
-            .filter(|(tally, _)| tally.count > 0)
-            .map(|(tally, k)| miss(tally, *k))
-            .collect(),
-        position: long.position,
-        check_seconds: if checks { check_seconds(config.record_bytes()) } else { 0.0 },
-    })
+    Ok(stages.found())
 }
 
-/// What tokens of one kind took.
-#[derive(Debug, Default)]
-struct Tally {
-    count: u32,
+/// Short models, open, and what was measured of them.
+pub(crate) struct Stages {
+    long: Stage,
+    short: Option<Stage>,
+    kinds: Vec<Kind>,
+    shorter: Kind,
+    check_seconds: f64,
+    // Last, so that the engines have closed their files before these are removed, which a signal does, too.
+    _working: Working,
+    _folder: TempDir,
+}
+
+impl Stages {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// As an engine's opening; when the files cannot be made.
+    pub(crate) fn open(
+        config: &FlintConfig,
+        options: &EngineOptions,
+        position: u32,
+        checks: bool,
+    ) -> Outcome<Self> {
+        let folder = tempfile::Builder::new().prefix("flint-rt-rehearsal-").tempdir();
+        let folder =
+            folder.map_err(|error| Failure::because(Exit::of_io(&error), "a temporary folder", &error))?;
+        let working = Working::begin(folder.path().to_owned());
+        let all = config.moe_layer_count();
+        let (most, few) = (all.min(LAYERS_MAX), all.min(LAYERS_MAX) / 2);
+        let long = Stage::open(&folder.path().join("long.gguf"), config, most, options, position)?;
+        let short = match most < all {
+            true => {
+                Some(Stage::open(&folder.path().join("short.gguf"), config, few, options, long.position)?)
+            }
+            false => None,
+        };
+        let Script { resident, one_misses, all_miss, .. } = &long.script;
+        let kind = |misses, tokens: &[TokenId]| Kind::new(misses, tokens.to_vec());
+        let mut kinds = vec![kind(Misses::None, &[*resident])];
+        if options.prefetch != Some(false) {
+            kinds.push(kind(Misses::NoneGuessing, &[*resident]));
+        }
+        kinds.extend(one_misses.iter().map(|one| kind(Misses::One { every: one.every }, &one.tokens)));
+        kinds.push(kind(Misses::All, all_miss));
+        kinds.retain(|kind| !kind.tokens.is_empty());
+        let shorter = kind(Misses::None, &[*resident]);
+        let check_seconds = if checks { check_seconds(config.record_bytes()) } else { 0.0 };
+        Ok(Self { long, short, kinds, shorter, check_seconds, _working: working, _folder: folder })
+    }
+
+    /// Forgets what was measured.
+    pub(crate) fn forget(&mut self) {
+        self.kinds.iter_mut().chain([&mut self.shorter]).for_each(|kind| kind.turns.clear());
+    }
+
+    /// A turn of every kind of token.
+    ///
+    /// # Errors
+    /// As a step; when Ctrl-C was pressed.
+    pub(crate) fn round(&mut self) -> Outcome {
+        for kind in &mut self.kinds {
+            self.long.turn(kind)?;
+        }
+        self.short.as_mut().map_or(Ok(()), |short| short.turn(&mut self.shorter))
+    }
+
+    /// What all rounds since the last [`Self::forget`] gave.
+    pub(crate) fn found(&self) -> Rehearsal {
+        let of = |misses| self.kinds.iter().find(|kind| kind.misses == misses);
+        let base = of(Misses::None).expect("invariant: the first kind");
+        let resident = median(base.turns.iter().map(|turn| turn.seconds).collect());
+        // Beside the resident token of the same round, as other work comes and goes.
+        let seconds = |kind: &Kind| {
+            let turns = kind.turns.iter().zip(&base.turns);
+            resident * median(turns.map(|(turn, base)| turn.seconds / base.seconds).collect())
+        };
+        let layers = self.long.layers;
+        let mut times = vec![ResidentTime { layers, seconds: resident }];
+        if let Some(short) = &self.short {
+            times.push(ResidentTime { layers: short.layers, seconds: seconds(&self.shorter) });
+        }
+        let miss = |kind: &Kind| {
+            let (every, records_a_layer) = match kind.misses {
+                Misses::None | Misses::NoneGuessing => return None,
+                Misses::One { every } => (every, 1),
+                Misses::All => (1, self.long.used),
+            };
+            let pattern: Vec<bool> = (0..layers).map(|layer| layer % every == 0).collect();
+            let submissions = Submissions::of_pattern(&pattern);
+            let records = median(kind.turns.iter().map(|turn| turn.records).collect());
+            let wanted = submissions.stops * f64::from(records_a_layer);
+            let is_as_meant = (records - wanted).abs() <= OTHER_MISSES * wanted;
+            is_as_meant.then(|| MissTime { submissions, records, seconds: seconds(kind) - resident })
+        };
+        let guessing = of(Misses::NoneGuessing).map_or(resident, seconds);
+        Rehearsal {
+            resident: times,
+            guess_seconds: (guessing - resident) / f64::from(layers),
+            misses: self.kinds.iter().filter_map(miss).collect(),
+            position: self.long.position,
+            check_seconds: self.check_seconds,
+        }
+    }
+}
+
+/// 0 of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 0 => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+        count => values[count / 2],
+    }
+}
+
+/// In which layers a token misses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Misses {
+    None,
+    /// None, while guesses are computed.
+    NoneGuessing,
+    /// One pick in every so-manieth layer.
+    One {
+        every: u32,
+    },
+    /// Every pick in every layer.
+    All,
+}
+
+/// Tokens of one kind, in turn.
+#[derive(Debug)]
+struct Kind {
+    misses: Misses,
+    tokens: Vec<TokenId>,
+    next: usize,
+    turns: Vec<Turn>,
+}
+
+impl Kind {
+    fn new(misses: Misses, tokens: Vec<TokenId>) -> Self {
+        Self { misses, tokens, next: 0, turns: Vec::new() }
+    }
+
+    fn next(&mut self) -> TokenId {
+        let token = self.tokens[self.next % self.tokens.len()];
+        self.next += 1;
+        token
+    }
+}
+
+/// What tokens of one turn took, on average.
+#[derive(Debug)]
+struct Turn {
     /// Without waits for reads.
     seconds: f64,
-    misses: u64,
-}
-
-impl Tally {
-    /// A token, on average: so do tokens a second count.
-    fn seconds(&self) -> f64 {
-        self.seconds / f64::from(self.count.max(1))
-    }
-
-    /// Records that a token misses.
-    fn records(&self) -> f64 {
-        self.misses as f64 / f64::from(self.count.max(1))
-    }
+    /// That missed.
+    records: f64,
 }
 
 /// One model, open.
@@ -119,6 +228,9 @@ struct Stage {
     engine: Engine,
     session: Session,
     script: Script,
+    /// Its expert layers, and the experts that a token uses in each.
+    layers: u32,
+    used: u32,
     /// Tokens that the conversation begins with.
     position: u32,
 }
@@ -138,15 +250,19 @@ impl Stage {
             context_len: Some(context_len),
             pool_slots: Some(rehearsal::pool_slots(config, layers)),
             prefill_chunk: Some(CHUNK.min(context_len)),
-            // Picks are dictated by the script, and a guess would only blur what a miss takes.
-            prefetch: Some(false),
+            // Picks are dictated by the script.
+            routes: None,
+            cache_policy: None,
+            timeline: false,
             // Reads that take as long as a drive's: threads and device fall asleep as they will, and wake up again.
-            drive_model: Some(DRIVE),
+            drive_model: Some(options.drive_model.unwrap_or(DRIVE)),
+            host_memory: HostMemory::Bytes(0),
             ..options.clone()
         };
         let engine = Engine::open(&options, &mut |_| {})?;
         let session = engine.session()?;
-        let mut stage = Self { engine, session, script, position: 0 };
+        let used = config.experts_used;
+        let mut stage = Self { engine, session, script, layers, used, position: 0 };
         let began = Instant::now();
         while stage.position < position && began.elapsed() < APPROACH {
             stage.position = position.min(stage.position + CHUNK);
@@ -164,20 +280,21 @@ impl Stage {
         Ok(())
     }
 
-    /// Feeds `tokens` one after the other, again and again.
-    fn turn(&mut self, tokens: &[TokenId], tally: &mut Tally) -> Outcome {
-        // Twice around, until slots hold what they will hold.
-        for token in tokens.iter().chain(tokens) {
-            self.feed(*token)?;
+    /// Feeds tokens of one kind for a while.
+    fn turn(&mut self, kind: &mut Kind) -> Outcome {
+        // Where a token misses, a guess would only blur what that takes.
+        self.engine.set_prefetch(kind.misses == Misses::NoneGuessing);
+        for _ in 0..SETTLING_TOKENS {
+            self.feed(kind.next())?;
         }
         let (began, misses) = (Instant::now(), self.engine.stream_stats().misses);
-        while !tokens.is_empty() && began.elapsed() < TURN {
-            for token in tokens {
-                tally.seconds += self.feed(*token)?;
-                tally.count += 1;
-            }
+        let (mut seconds, mut count) = (0.0, 0.0);
+        while began.elapsed() < TURN {
+            seconds += self.feed(kind.next())?;
+            count += 1.0;
         }
-        tally.misses += self.engine.stream_stats().misses - misses;
+        let records = (self.engine.stream_stats().misses - misses) as f64;
+        kind.turns.push(Turn { seconds: seconds / count, records: records / count });
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use flint_rt::base::host_memory::Bound;
 use flint_rt::base::units::{display_bytes, display_rate};
 use flint_rt::engine::expectation::Expectation;
 use serde_json::{Value, json};
@@ -39,11 +40,15 @@ impl Report {
             let _ = writeln!(text, "  device  {}", devices::line(device));
         }
         let shown = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), display_bytes);
+        let available = match &self.host.available {
+            Some((bytes, Bound::Machine)) => display_bytes(*bytes),
+            Some((bytes, bound)) => format!("{} by {bound}", display_bytes(*bytes)),
+            None => "unknown".to_owned(),
+        };
         let _ = writeln!(
             text,
-            "  host    {} of memory, {} available, {} processors",
+            "  host    {} of memory, {available} available, {} processors",
             shown(self.host.memory_bytes),
-            shown(self.host.available_bytes),
             self.host.cores
         );
         for line in self.drive_lines() {
@@ -55,7 +60,11 @@ impl Report {
         }
         text.push_str("speed to expect, one conversation, one token at a time (estimates)\n");
         self.use_lines("cold", "every expert is read", &self.cold, &mut text);
-        let hits = format!("{:.0} % of uses hit", 100.0 * self.typical.expected.hit_rate);
+        let (hits, on_host) = (self.typical.expected.hit_rate, self.typical.expected.host_hit_rate);
+        let hits = match self.plan.host.slots {
+            0 => format!("{:.0} % of uses hit", 100.0 * hits),
+            _ => format!("{:.0} % hit, {:.0} % on host", 100.0 * hits, 100.0 * on_host),
+        };
         self.use_lines("typical", &hits, &self.typical, &mut text);
         self.use_lines("resident", "nothing is read", &self.resident, &mut text);
         let (seconds, bytes) = self.chunk;
@@ -168,7 +177,7 @@ impl Report {
         let plan = &self.plan;
         let device_bytes = plan.resident_bytes + plan.kv_bytes + plan.scratch_bytes + plan.pool_bytes;
         if self.is_shared_memory() {
-            let available = self.host.available_bytes.unwrap_or(u64::MAX);
+            let available = self.host.available.as_ref().map_or(u64::MAX, |(bytes, _)| *bytes);
             notes.push(match device_bytes > available {
                 true => format!(
                     "this device's memory is the host's, of which {} are available: --gpu-memory limits the plan",
@@ -219,14 +228,17 @@ impl Report {
         let layers: Vec<String> = rehearsal.resident.iter().map(|time| time.layers.to_string()).collect();
         format!(
             "device: measured now, by tokens through these shapes with {} of {} expert layers: {:.2} ms a token with all \
-             experts resident, {:.0} us a layer that waits for the drive, {:.0} us a record from host to slot{}",
+             experts resident, {:.0} us a layer that waits for the drive, {:.0} us a record from host to slot, {:.0} us a \
+             submission more, {:.0} us a layer gone through in vain{}",
             layers.join(" and "),
             self.config.moe_layer_count(),
             1e3 * step.kernel_seconds,
             1e6 * step.stall_seconds,
             1e6 * step.record_seconds,
+            1e6 * step.submission_seconds,
+            1e6 * step.vain_seconds,
             if rehearsal.misses.is_empty() {
-                " (the last two assumed: too few experts to miss any)"
+                " (the last four assumed: too few experts to miss any)"
             } else {
                 ""
             }
@@ -252,7 +264,8 @@ impl Report {
             },
             "host": {
                 "memory_bytes": self.host.memory_bytes,
-                "available_bytes": self.host.available_bytes,
+                "available_bytes": self.host.available.as_ref().map(|(bytes, _)| bytes),
+                "available_by": self.host.available.as_ref().map(|(_, bound)| bound.to_string()),
                 "processors": self.host.cores,
             },
             "devices": self.devices.iter().map(devices::as_json).collect::<Vec<_>>(),
@@ -281,6 +294,9 @@ impl Report {
                 "memory_seconds": self.step_cost.memory_seconds,
                 "stall_seconds": self.step_cost.stall_seconds,
                 "record_seconds": self.step_cost.record_seconds,
+                "submission_seconds": self.step_cost.submission_seconds,
+                "vain_seconds": self.step_cost.vain_seconds,
+                "guess_seconds": self.step_cost.guess_seconds,
             },
             "basis": self.basis(),
             "notes": self.notes(),
@@ -332,6 +348,7 @@ fn use_json(of: &Use) -> Value {
         json!({
             "tokens_a_second": e.tokens_a_second(),
             "hit_rate": e.hit_rate,
+            "host_hit_rate": e.host_hit_rate,
             "read_bytes": e.read_bytes,
             "drive_seconds": e.drive_seconds,
             "round_trip_seconds": e.round_trip_seconds,

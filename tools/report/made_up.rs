@@ -8,7 +8,7 @@ use flint_rt::disk::profile::{
 };
 
 use super::recorded::{LayerColumn, Moment, Recorded};
-use super::rows::Row;
+use crate::bench::Row;
 
 /// What a file name may be.
 pub(crate) const HOSTILE: &str = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;</style>]]>\u{1b}[31m\u{202e}\0{{7*7}}.gguf";
@@ -78,7 +78,7 @@ pub(crate) fn profile() -> DriveProfile {
                 p99_9: 9.0 * us,
                 max: 20.0 * us,
             },
-            cpu_s_per_gb: 0.1,
+            cpu_s_per_gb: Some(0.1),
         }
     };
     let mut rows = Vec::new();
@@ -150,5 +150,5 @@ pub(crate) fn recorded() -> Recorded {
         tokens.push(LayerColumn { label: (token + 1).to_string(), layers });
     }
     moments.sort_by_key(|moment| (moment.begin_ns, moment.end_ns));
-    Recorded { title: "made-up, 12 slots, 2 tokens".to_owned(), moments, tokens }
+    Recorded { title: "made-up, 12 slots, 2 tokens".to_owned(), moments, left_out: 0, tokens }
 }

@@ -17,7 +17,6 @@ mod palette;
 mod pass;
 mod pools;
 mod recorded;
-mod rows;
 mod timeline;
 mod trace;
 mod words;
@@ -34,8 +33,8 @@ use flint_rt::engine::EngineError;
 use page::{Material, page};
 pub(crate) use pass::{PASS_TOKENS, record};
 pub(crate) use recorded::{Recorded, add_uses, uses_since};
-use serde_json::Value;
 
+use crate::bench::{self, Row};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output_file::check;
 
@@ -96,8 +95,7 @@ impl PictureArgs {
 /// What a run of the bench gathers for its pictures.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// Rows as JSON.
-    pub(crate) rows: Vec<Value>,
+    pub(crate) rows: Vec<Row>,
     /// Of the first model's drive.
     pub(crate) profile: Option<DriveProfile>,
     /// Of the first model.
@@ -111,17 +109,16 @@ impl Gathered {
             write(path, &trace::to_json(recorded).to_string())?;
         }
         let Some(path) = args.report.as_ref().filter(|_| !self.rows.is_empty()) else { return Ok(()) };
-        let rows = rows::of_values(self.rows)
-            .map_err(|error| Failure::because(Exit::Failed, "the results", &error))?;
         let (profile, recorded) = (self.profile.as_ref(), self.recorded.as_ref());
-        write(path, &page(&Material { rows: &rows, profile, recorded }))
+        write(path, &page(&Material { rows: &self.rows, profile, recorded }))
     }
 }
 
 /// Makes a page of files.
 pub(crate) fn run(args: &ReportArgs) -> Outcome {
     let about = |path: &Path, text: String| Failure::usage(text).about(path.display().to_string());
-    let rows = rows::parse(&read(&args.result)?).map_err(|error| about(&args.result, error.to_string()))?;
+    let rows =
+        bench::read_back(&read(&args.result)?).map_err(|error| about(&args.result, error.to_string()))?;
     let profile = match &args.profile {
         Some(path) => Some(read_profile(path)?),
         None => None,

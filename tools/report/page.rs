@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::figure::Figure;
 use super::recorded::{LayerColumn, Recorded};
-use super::rows::Row;
 use super::{drive, heat_map, palette, pools, timeline, words};
+use crate::bench::Row;
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");

@@ -56,6 +56,7 @@ pub(crate) fn record(engine: &mut Engine, ids: &[TokenId], model: &str) -> Outco
         }
         if index == settled {
             engine.take_events();
+            engine.take_events_left_out();
         }
         let before = engine.layer_hits();
         engine.feed_token(&mut session, id, Want::Greedy)?;
@@ -67,5 +68,6 @@ pub(crate) fn record(engine: &mut Engine, ids: &[TokenId], model: &str) -> Outco
     }
     bar.clear();
     recorded.moments = engine.take_events().into_iter().map(Into::into).collect();
+    recorded.left_out = engine.take_events_left_out();
     Ok(Some(recorded))
 }

@@ -4,7 +4,7 @@
 
 use super::figure::Figure;
 use super::frame::{Axis, HALF, NARROW, Series, lines};
-use super::rows::Row;
+use crate::bench::Row;
 
 /// Lines of a picture at most.
 const LINES_MAX: usize = 4;

@@ -70,6 +70,8 @@ pub(crate) struct Recorded {
     pub(crate) title: String,
     /// What happened when, in order of beginnings.
     pub(crate) moments: Vec<Moment>,
+    /// Moments that there was no room for.
+    pub(crate) left_out: u64,
     /// Uses by layer, a column a token.
     pub(crate) tokens: Vec<LayerColumn>,
 }

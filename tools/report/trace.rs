@@ -83,6 +83,7 @@ pub(crate) fn to_json(recorded: &Recorded) -> Value {
             "program": "flint-rt",
             "version": env!("CARGO_PKG_VERSION"),
             "title": recorded.title,
+            "events_left_out": recorded.left_out,
             "layer_uses": recorded.tokens.iter().map(column).collect::<Vec<_>>(),
         },
     })
@@ -179,6 +180,7 @@ pub(crate) fn from_json(file: &Value) -> Result<Recorded, NotATrace> {
     Ok(Recorded {
         title: other["title"].as_str().unwrap_or_default().to_owned(),
         moments: moments.collect::<Result<_, _>>()?,
+        left_out: other["events_left_out"].as_u64().unwrap_or(0),
         tokens: columns.collect::<Result<_, _>>()?,
     })
 }

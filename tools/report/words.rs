@@ -1,12 +1,13 @@
 //! What a page says in words: the table, machine and settings, what is missing and why. Pure.
 
+use flint_rt::base::limits::EVENTS_MAX;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel};
 use serde::Serialize;
 
 use super::frame::number;
 use super::recorded::Recorded;
-use super::rows::Row;
+use crate::bench::Row;
 
 /// Different values of a setting that are listed; then it "varies".
 const VALUES_MAX: usize = 6;
@@ -31,7 +32,7 @@ fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
 }
 
 /// Names of the table's columns.
-pub(super) const COLUMNS: [&str; 12] = [
+pub(super) const COLUMNS: [&str; 13] = [
     "test",
     "pool",
     "tokens/s",
@@ -39,6 +40,7 @@ pub(super) const COLUMNS: [&str; 12] = [
     "read a token",
     "drive GB/s",
     "of its rate",
+    "drive busy",
     "disk",
     "copy",
     "kernels",
@@ -59,6 +61,7 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
         display_bytes(whole(row.read_bytes_a_token)),
         or_dash(row.disk_gb_s, number),
         or_dash(row.disk_share, percent),
+        percent(row.disk_busy_share),
         ms(row.disk_ns_a_token),
         ms(row.copy_ns_a_token),
         ms(row.gpu_ns_a_token),
@@ -219,8 +222,7 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
     }
     if rows.iter().filter_map(|row| row.disk_share).any(|share| share > 1.1) {
         gaps.push(
-            "Some tests read faster than the profile says the drive can: bytes are divided by the time that the host waited for \
-             them, and it may have done other work meanwhile; or the profile was measured while something else used the drive, or \
+            "Some tests read faster than the profile says the drive can: it was measured while something else used the drive, or \
              reads came from a memory below it."
                 .to_owned(),
         );
@@ -235,6 +237,11 @@ pub(super) fn gaps(rows: &[Row], profile: Option<&DriveProfile>, recorded: Optio
             let told = profile.findings.iter().filter(|finding| is_told(finding.level));
             gaps.extend(told.map(|finding| format!("Drive: {}", finding.text)));
         }
+    }
+    if let Some(left_out) = recorded.map(|recorded| recorded.left_out).filter(|count| *count > 0) {
+        gaps.push(format!(
+            "The timeline lacks {left_out} events: no more than {EVENTS_MAX} are kept, the first ones."
+        ));
     }
     match recorded {
         None => gaps.push("No timeline was recorded.".to_owned()),
@@ -260,6 +267,8 @@ mod tests {
             assert!(said.contains(word), "{word}: {said}");
         }
         let mut rows = vec![row(1), row(2)];
+        let full = Recorded { left_out: 12, ..Recorded::default() };
+        assert!(gaps(&rows, None, Some(&full)).join("\n").contains("lacks 12 events"));
         let said = gaps(&rows, None, Some(&Recorded::default())).join("\n");
         assert!(!said.contains("One pool size") && !said.contains("No timeline"), "{said}");
         rows[0].simulated_drive = Some("7 GB/s".to_owned());

@@ -22,39 +22,62 @@ use crate::exit::{Exit, Failure, Outcome};
 /// Sets of picks that tokens go through, so that none is in a slot when it comes again.
 const SETS_MAX: u32 = 8;
 
+/// Tokens miss in every layer, in every other one, in every fourth: what stops cost depends on how far apart they are.
+const EVERY: [u32; 3] = [1, 2, 4];
+
+/// Tokens of which each misses one pick in some layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OneMisses {
+    /// The first layer misses, and every so-manieth from there.
+    pub(crate) every: u32,
+    /// In turn: all picks but one are those of the resident token; that one it never picks, nor did the tokens right before.
+    pub(crate) tokens: Vec<TokenId>,
+}
+
 /// The tokens of a rehearsal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Script {
     /// Its picks stay in slots.
     pub(crate) resident: TokenId,
-    /// In turn: all picks but one are those of `resident`. None where there are too few experts.
-    pub(crate) one_misses: Vec<TokenId>,
+    /// None where there are too few experts.
+    pub(crate) one_misses: Vec<OneMisses>,
     /// In turn: no pick is shared with the one before. None where there are too few experts.
     pub(crate) all_miss: Vec<TokenId>,
-    /// By token, the experts that it picks in each layer, best first.
-    picks: Vec<Vec<u32>>,
+    /// By token and layer, the experts that it picks, best first.
+    picks: Vec<Vec<Vec<u32>>>,
 }
 
 impl Script {
-    fn new(experts: u32, used: u32) -> Self {
-        let mut picks: Vec<Vec<u32>> = vec![(0..used).collect()];
-        let ids = |from: usize, picks: &[Vec<u32>]| {
-            (from..picks.len()).map(|id| TokenId::try_from(id).expect("invariant: few tokens")).collect()
+    fn new(layers: u32, experts: u32, used: u32) -> Self {
+        let resident: Vec<u32> = (0..used).collect();
+        let same = |picks: &[u32]| vec![picks.to_vec(); layers as usize];
+        let mut picks = vec![same(&resident)];
+        let mut add = |all: Vec<Vec<Vec<u32>>>| -> Vec<TokenId> {
+            let ids = (picks.len()..).take(all.len());
+            let ids = ids.map(|id| TokenId::try_from(id).expect("invariant: few tokens")).collect();
+            picks.extend(all);
+            ids
         };
         let others = experts - used;
-        // Two find their slots in a pool of one more a layer than a token uses, three do not.
-        if others >= 2 {
-            let last = (0..(others + 1).min(SETS_MAX)).map(|other| used - 1 + other);
-            picks.extend(last.map(|last| (0..used - 1).chain([last]).collect()));
+        let mut one_misses = Vec::new();
+        for every in EVERY {
+            // A pool has a slot more for each layer than a token uses: where only every fourth layer misses, four or five of the
+            // experts that take turns there find theirs.
+            if others < every + 2 || (every > 1 && layers <= every) {
+                continue;
+            }
+            let last = (0..others.min(SETS_MAX)).map(|other| used + other);
+            let tokens = last.map(|last| {
+                let missing: Vec<u32> = (0..used - 1).chain([last]).collect();
+                let of_layer = |layer| if layer % every == 0 { &missing } else { &resident };
+                (0..layers).map(|layer| of_layer(layer).clone()).collect()
+            });
+            one_misses.push(OneMisses { every, tokens: add(tokens.collect()) });
         }
-        let one_misses = ids(1, &picks);
-        let from = picks.len();
         // As many as the pool holds must come between a set and its return: two others do, one does not.
-        if experts / used >= 3 {
-            let sets = (experts / used).min(SETS_MAX);
-            picks.extend((0..sets).map(|set| (set * used..(set + 1) * used).collect()));
-        }
-        let all_miss = ids(from, &picks);
+        let sets = if experts / used >= 3 { (experts / used).min(SETS_MAX) } else { 0 };
+        let sets = (0..sets).map(|set| same(&(set * used..(set + 1) * used).collect::<Vec<_>>()));
+        let all_miss = add(sets.collect());
         Self { resident: 0, one_misses, all_miss, picks }
     }
 }
@@ -71,21 +94,20 @@ pub(crate) fn pool_slots(config: &FlintConfig, layers: u32) -> u32 {
 pub(crate) fn write(path: &Path, config: &FlintConfig, layers: u32) -> Outcome<Script> {
     let shape = Shape::like(config, layers)?;
     let layout = Layout::new("Flint (rehearsal)", &shape, 0, 0.0)?;
-    let script = Script::new(config.expert_count, config.experts_used);
+    let script = Script::new(layers, config.expert_count, config.experts_used);
     let columns = shape.embed as usize;
     if script.picks.len() > columns {
         return Err(Failure::usage(format!("a model of width {columns} is too narrow to rehearse")));
     }
-    fill(path, &layout, columns, &script)
+    fill(path, &layout, columns, config.lead_layer_count, &script)
         .map_err(|error| Failure::because(Exit::of_io(&error), path.display().to_string(), &error))?;
     Ok(script)
 }
 
-fn fill(path: &Path, layout: &Layout, columns: usize, script: &Script) -> io::Result<()> {
+fn fill(path: &Path, layout: &Layout, columns: usize, lead_layers: u32, script: &Script) -> io::Result<()> {
     let file = File::create_new(path)?;
     file.set_len(layout.len_bytes())?;
     file.write_all_at(layout.header(), 0)?;
-    let router = router(columns, script);
     for (offset_bytes, tensor) in layout.tensors() {
         let floats: &[f32] = match tensor.name.as_str() {
             "token_embd.weight" => {
@@ -96,7 +118,11 @@ fn fill(path: &Path, layout: &Layout, columns: usize, script: &Script) -> io::Re
                 continue;
             }
             name if name.ends_with("norm.weight") => &vec![1.0; (tensor.len_bytes / 4) as usize],
-            name if name.ends_with("ffn_gate_inp.weight") => &router,
+            name if name.ends_with("ffn_gate_inp.weight") => {
+                let layer = name.split('.').nth(1).and_then(|number| number.parse::<u32>().ok());
+                let layer = layer.expect("invariant: our own names have the layer's number");
+                &router(columns, script, (layer - lead_layers) as usize)
+            }
             _ => continue,
         };
         let bytes: Vec<u8> = floats.iter().flat_map(|float| float.to_le_bytes()).collect();
@@ -105,11 +131,13 @@ fn fill(path: &Path, layout: &Layout, columns: usize, script: &Script) -> io::Re
     Ok(())
 }
 
-/// f32 `[experts, columns]`: what makes each token pick its experts, best first.
-fn router(columns: usize, script: &Script) -> Vec<f32> {
-    let experts = script.picks.iter().flatten().max().map_or(0, |last| *last as usize + 1);
+/// f32 `[experts, columns]`: what makes each token pick its experts in this expert layer, best first.
+fn router(columns: usize, script: &Script, layer: usize) -> Vec<f32> {
+    let experts =
+        script.picks.iter().flat_map(|picks| &picks[layer]).max().map_or(0, |last| *last as usize + 1);
     let mut weights = vec![0.0; experts * columns];
     for (token, picks) in script.picks.iter().enumerate() {
+        let picks = &picks[layer];
         for (rank, expert) in picks.iter().enumerate() {
             // The norm in front makes the 1 the root of the width; logits of 1 to 2 are in any scoring's range.
             let logit = 2.0 - rank as f32 / picks.len() as f32;
@@ -125,27 +153,33 @@ mod tests {
 
     #[test]
     fn tokens_miss_as_often_as_they_say_in_the_pool_that_is_meant_for_them() {
+        const LAYERS: u32 = 8;
         for (experts, used) in [(16, 4), (256, 6), (56, 6), (8, 2), (5, 2), (4, 4), (5, 4), (12, 1), (6, 4)] {
-            let script = Script::new(experts, used);
-            for (tokens, misses) in [(&script.one_misses, 1), (&script.all_miss, used as usize)] {
+            let script = Script::new(LAYERS, experts, used);
+            let ones = script.one_misses.iter().map(|kind| (&kind.tokens, LAYERS / kind.every));
+            for (tokens, misses) in ones.chain([(&script.all_miss, LAYERS * used)]) {
                 // The pool, least recently used first.
-                let mut pool: Vec<u32> = Vec::new();
+                let mut pool: Vec<(usize, u32)> = Vec::new();
                 let mut missed = Vec::new();
                 for token in tokens.iter().chain(tokens).chain(tokens) {
-                    let picks = &script.picks[*token as usize];
-                    assert!(picks.iter().all(|expert| *expert < experts), "{picks:?} of {experts}");
-                    missed.push(picks.iter().filter(|expert| !pool.contains(expert)).count());
-                    pool.retain(|expert| !picks.contains(expert));
-                    pool.extend(picks);
-                    let over = pool.len().saturating_sub(used as usize + 1);
-                    pool.drain(..over);
+                    let mut count = 0;
+                    for (layer, picks) in script.picks[*token as usize].iter().enumerate() {
+                        assert!(picks.iter().all(|expert| *expert < experts), "{picks:?} of {experts}");
+                        let keys: Vec<_> = picks.iter().map(|&expert| (layer, expert)).collect();
+                        count += keys.iter().filter(|key| !pool.contains(key)).count();
+                        pool.retain(|key| !keys.contains(key));
+                        pool.extend(keys);
+                        let over = pool.len().saturating_sub((LAYERS * (used + 1)) as usize);
+                        pool.drain(..over);
+                    }
+                    missed.push(count);
                 }
                 assert!(
-                    missed.iter().skip(tokens.len()).all(|found| *found == misses),
-                    "{experts}, {used}: {missed:?}"
+                    missed.iter().skip(tokens.len()).all(|found| *found == misses as usize),
+                    "{experts}, {used}: {missed:?}, not {misses}"
                 );
             }
-            assert_eq!(script.one_misses.is_empty(), experts < used + 2, "{experts} experts, {used} used");
+            assert_eq!(script.one_misses.is_empty(), experts < used + 3, "{experts} experts, {used} used");
         }
     }
 }

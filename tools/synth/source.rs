@@ -3,6 +3,7 @@
 //! Owns: the layout. In: offsets. Out: the file's bytes, made by several threads at once, and a stamp by which an
 //! interrupted ingest knows that they are still the same.
 
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use flint_rt::store::{ByteSource, Sha256Digest, SourceError, SourceStamp};
@@ -58,16 +59,22 @@ impl ByteSource for SyntheticSource {
         let len = usize::try_from(left).map_or(target.len(), |left| left.min(target.len()));
         let target = &mut target[..len];
         let piece = len.div_ceil(self.threads.max(1)).max(PIECE_BYTES_MIN);
-        let layout = &self.layout;
+        let threads = len.div_ceil(piece.max(1));
+        let pieces = Mutex::new((offset_bytes..).step_by(piece).zip(target.chunks_mut(piece)));
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some((offset, piece)) = next() {
+                self.layout.write(offset, piece);
+            }
+        };
         thread::scope(|scope| {
-            for (offset, piece) in (offset_bytes..).step_by(piece).zip(target.chunks_mut(piece)) {
-                // One piece is made at once: a thread for it would only be waited for.
-                if piece.len() == len {
-                    layout.write(offset, piece);
-                } else {
-                    scope.spawn(move || layout.write(offset, piece));
+            // This thread works, too: where the system gives no others, alone.
+            for _ in 1..threads {
+                if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
                 }
             }
+            work();
         });
         Ok(len)
     }

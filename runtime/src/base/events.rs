@@ -1,10 +1,14 @@
 //! What happened when: spans of time on the drive, the device and the host, for timelines.
 //!
 //! - Owns: the list of events. In: spans as they end. Out: all of them, in order of their beginnings.
-//! - Invariants: a log that is off takes nothing and costs a look at an option.
+//! - Invariants: a log that is off takes nothing and costs a look at an option. One that is full ([`EVENTS_MAX`]) takes no more until
+//!   it is emptied, and counts what it left out.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use crate::base::limits::EVENTS_MAX;
 
 /// Where something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +46,7 @@ pub struct Event {
 struct Inner {
     epoch: Instant,
     events: Mutex<Vec<Event>>,
+    left_out: AtomicU64,
 }
 
 /// A list of events that several holders add to; or nothing at all, when it is off.
@@ -56,7 +61,11 @@ impl EventLog {
 
     /// An empty log that begins now.
     pub fn on() -> Self {
-        Self(Some(Arc::new(Inner { epoch: Instant::now(), events: Mutex::new(Vec::new()) })))
+        Self(Some(Arc::new(Inner {
+            epoch: Instant::now(),
+            events: Mutex::new(Vec::new()),
+            left_out: AtomicU64::new(0),
+        })))
     }
 
     /// Whether it takes anything.
@@ -90,8 +99,25 @@ impl EventLog {
     /// Notes an event whose times are counted from the log's beginning.
     pub fn push(&self, event: Event) {
         if let Some(inner) = &self.0 {
-            inner.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            let mut events = inner.events.lock().unwrap_or_else(PoisonError::into_inner);
+            if events.len() < EVENTS_MAX {
+                events.push(event);
+            } else {
+                inner.left_out.fetch_add(1, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Notes that so many events were left out elsewhere, for want of room.
+    pub fn note_left_out(&self, count: u64) {
+        if let Some(inner) = &self.0 {
+            inner.left_out.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Events that were left out since the last call, for want of room.
+    pub fn take_left_out(&self) -> u64 {
+        self.0.as_ref().map_or(0, |inner| inner.left_out.swap(0, Ordering::Relaxed))
     }
 
     /// Takes all events out, in order of their beginnings.
@@ -121,6 +147,19 @@ mod tests {
         assert_eq!(taken[0].end_ns - taken[0].begin_ns, 5_000);
         assert_eq!(taken[1].layer, Some(3));
         assert!(log.take().is_empty(), "events were taken out");
+    }
+
+    #[test]
+    fn a_full_log_counts_what_it_leaves_out() {
+        let log = EventLog::on();
+        let event = Event { lane: Lane::Host, what: "much", layer: None, bytes: 0, begin_ns: 1, end_ns: 2 };
+        for _ in 0..EVENTS_MAX + 3 {
+            log.push(event);
+        }
+        log.note_left_out(4);
+        assert_eq!((log.take().len(), log.take_left_out(), log.take_left_out()), (EVENTS_MAX, 7, 0));
+        log.push(event);
+        assert_eq!(log.take(), [event], "there is room again");
     }
 
     #[test]

@@ -79,11 +79,27 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// The longest registered buffer: the kernel refuses one byte more with EFAULT.
 pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
+/// Registered buffers of one ring; the kernel allows 16,384.
+///
+/// With [`STAGING_PART_BYTES`] in each, 4,096 are 256 GiB of host memory; the empty table takes 32 KiB of the kernel's.
+pub const REGISTERED_PIECES_MAX: u16 = 4096;
+
+/// Host memory for records is taken, and given back, in parts of this size.
+///
+/// Whole huge pages, so that a part of Flint is 34 records. 26 GB of experts are 400 parts: a tenth of the allocations that
+/// the smallest Vulkan device allows, and of the registered buffers above.
+pub const STAGING_PART_BYTES: usize = 64 << 20;
+
 /// The longest that a `poll` waits without one read ending.
 ///
 /// A drive that resets itself after a fault needs up to 30 s (the kernel's time-out of a command), so a shorter
 /// limit would report a drive that is about to come back.
 pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Events of a timeline that wait to be taken.
+///
+/// A token of Flint in which every pick misses has about 500: this is room for 2,000 of them, in 64 MB.
+pub const EVENTS_MAX: usize = 1 << 20;
 
 /// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
 pub const PREFILL_CHUNK_MAX: u32 = 65_535;

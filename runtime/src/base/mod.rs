@@ -4,6 +4,8 @@
 
 pub mod events;
 
+pub mod host_memory;
+
 pub mod ids;
 
 pub mod limits;

@@ -2,7 +2,7 @@
 //!
 //! - Owns: nothing. In: a path, and the kernel's table of mounts (`/proc/self/mountinfo`). Out: the file system's type, what
 //!   it lies on, where it is mounted.
-//! - Invariants: for people to read; nothing is decided by it. The deepest mount above the path counts, of several on one
+//! - Invariants: for people to read; which file system holds a path decides nothing. The deepest mount above the path counts, of several on one
 //!   place the last, which hides the others. Device numbers are not compared: btrfs gives each subvolume its own.
 
 use std::ffi::OsString;
@@ -17,6 +17,8 @@ pub struct Mount {
     pub kind: String,
     /// What it lies on: a device, a server's folder, or a word.
     pub source: String,
+    /// Which folder of the file system is mounted: `/`, but for bind mounts and namespaces.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
     /// The file system's own options, with commas: `rw,compress=zstd:3`.
@@ -33,23 +35,32 @@ impl Mount {
         let table = std::fs::read("/proc/self/mountinfo")?;
         find(&table, &path).ok_or_else(|| io::Error::other("no mount in the kernel's table holds it"))
     }
+
+    /// All of a kernel's table, in its order; what is no line of it is passed over.
+    pub fn parse_all(table: &[u8]) -> Vec<Self> {
+        table.split(|&byte| byte == b'\n').filter_map(parse).collect()
+    }
 }
 
 fn find(table: &[u8], path: &Path) -> Option<Mount> {
-    let mounts = table.split(|&byte| byte == b'\n').filter_map(parse);
     // The last of the deepest.
-    mounts.filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.components().count())
+    Mount::parse_all(table)
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.components().count())
 }
 
 /// One line: `36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/sda1 rw`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let point = fields.nth(4)?;
+    let root = fields.nth(3)?;
+    let point = fields.next()?;
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let text = |field: &[u8]| OsString::from_vec(unescape(field)).to_string_lossy().into_owned();
     Some(Mount {
         kind: text(behind.next()?),
         source: text(behind.next()?),
+        root: PathBuf::from(OsString::from_vec(unescape(root))),
         point: PathBuf::from(OsString::from_vec(unescape(point))),
         options: behind.next().map(text).unwrap_or_default(),
     })
@@ -96,6 +107,7 @@ broken line
         assert_eq!((odd.kind.as_str(), odd.source.as_str()), ("fuse.sshfs", "host:/x\\y"));
         assert_eq!(odd.point, Path::new("/var/a b"));
         assert_eq!(of("/var/u").options, "rw,subvol=/var");
+        assert_eq!((of("/var/u").root, of("/usr/lib").root), ("/var".into(), "/".into()));
     }
 
     #[test]

@@ -108,24 +108,37 @@ impl HostRegion {
         if len_bytes == 0 || isize::try_from(len_bytes).is_err() {
             return Err(length_error());
         }
+        // Newer kernels begin such a mapping where a huge page can, older ones anywhere: what is too much is given back.
+        let excess = if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let mapped_bytes = len_bytes.checked_add(excess).ok_or_else(length_error)?;
         // SAFETY:
         // - A null address lets the kernel choose, so no mapping that exists is touched.
         // - An anonymous private mapping needs no descriptor (-1) and no offset (0).
-        let address = unsafe {
+        let mapped = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                len_bytes,
+                mapped_bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,
             )
         };
-        if address == libc::MAP_FAILED {
+        if mapped == libc::MAP_FAILED {
             return Err(RegionError::Map {
                 wanted_bytes: len_bytes as u64,
                 source: io::Error::last_os_error(),
             });
+        }
+        let head_bytes = if excess == 0 { 0 } else { mapped.align_offset(HUGE_PAGE_BYTES) };
+        let address = mapped.wrapping_byte_add(head_bytes);
+        let behind = address.wrapping_byte_add(len_bytes);
+        for (part, part_bytes) in [(mapped, head_bytes), (behind, excess - head_bytes)] {
+            if part_bytes > 0 {
+                // SAFETY: both ends of the mapping just made, whole pages of it, that nothing else knows of.
+                let rc = unsafe { libc::munmap(part, part_bytes) };
+                assert!(rc == 0, "munmap of our own mapping: {}", io::Error::last_os_error());
+            }
         }
         // Both are advice. Without DONTFORK a fork is only dangerous while reads are under way; without HUGEPAGE
         // pinning is only slower. So a kernel that knows neither is no error.
@@ -178,7 +191,25 @@ impl HostRegion {
         self.0.base
     }
 
-    /// Cuts the region into `count` exclusive buffers of `buffer_bytes` each, from its start.
+    /// Bytes of a region that [`Self::split`] cuts into `count` buffers of `buffer_bytes` each, none across the border of a huge page
+    /// where that costs little memory.
+    ///
+    /// A drive's command over one stretch of physical memory is quicker than over two: on two virtual machines a read of 1.97 MB
+    /// into one huge page came at 3.3 and 2.1 GB/s, across a border at 1.3.
+    pub fn bytes_for(buffer_bytes: usize, count: usize) -> usize {
+        match buffers_a_huge_page(buffer_bytes) {
+            Some(a_page) => count.div_ceil(a_page).saturating_mul(HUGE_PAGE_BYTES),
+            None => count.saturating_mul(buffer_bytes),
+        }
+    }
+
+    /// Bytes that one of many buffers takes there, the gaps shared among them.
+    pub fn bytes_a_buffer(buffer_bytes: usize) -> usize {
+        buffers_a_huge_page(buffer_bytes).map_or(buffer_bytes, |a_page| HUGE_PAGE_BYTES.div_ceil(a_page))
+    }
+
+    /// Cuts the region into `count` exclusive buffers of `buffer_bytes` each, from its start: one behind the other, or with gaps as
+    /// [`Self::bytes_for`] says where the region has room for them.
     ///
     /// # Panics
     /// On a second call, for any clone: two cuts would give the same bytes to two owners. When `buffer_bytes` is not a
@@ -197,13 +228,24 @@ impl HostRegion {
         );
         let was_split = self.0.is_split.swap(true, Ordering::AcqRel);
         assert!(!was_split, "a region is cut into buffers once");
+        let has_room = Self::bytes_for(buffer_bytes, count) <= self.0.len_bytes;
+        let offset_bytes = |index: usize| match buffers_a_huge_page(buffer_bytes).filter(|_| has_room) {
+            Some(a_page) => index / a_page * HUGE_PAGE_BYTES + index % a_page * buffer_bytes,
+            None => index * buffer_bytes,
+        };
         let cut = |index| HostBuffer {
             region: self.clone(),
-            offset_bytes: index * buffer_bytes,
+            offset_bytes: offset_bytes(index),
             len_bytes: buffer_bytes,
         };
         (0..count).map(cut).collect()
     }
+}
+
+/// How many buffers share a huge page, where at most an eighth of it is left over.
+fn buffers_a_huge_page(buffer_bytes: usize) -> Option<usize> {
+    let count = HUGE_PAGE_BYTES.checked_div(buffer_bytes)?;
+    (count * buffer_bytes >= HUGE_PAGE_BYTES / 8 * 7).then_some(count)
 }
 
 impl fmt::Debug for HostRegion {
@@ -284,6 +326,35 @@ mod tests {
         let last = buffers.pop().unwrap();
         drop(buffers);
         assert!(last.as_slice().iter().all(|byte| *byte == 3));
+    }
+
+    #[test]
+    fn buffers_lie_within_huge_pages_where_that_costs_little() {
+        let page = page_bytes();
+        for (buffer_bytes, count, wanted_bytes) in [
+            (480 * page, 5, 5 * HUGE_PAGE_BYTES),
+            (161 * page, 7, 3 * HUGE_PAGE_BYTES),
+            (page, 3, HUGE_PAGE_BYTES),
+            (300 * page, 5, 1500 * page),
+            (HUGE_PAGE_BYTES + page, 2, 2 * HUGE_PAGE_BYTES + 2 * page),
+        ] {
+            let wanted = HostRegion::bytes_for(buffer_bytes, count);
+            assert_eq!(wanted, wanted_bytes, "{count} buffers of {buffer_bytes} B");
+            let region = HostRegion::new(wanted).unwrap();
+            assert!(wanted < HUGE_PAGE_BYTES || region.base().addr().get() % HUGE_PAGE_BYTES == 0);
+            let mut end = 0;
+            for buffer in region.split(buffer_bytes, count) {
+                let begin = buffer.offset_bytes();
+                assert!(begin >= end, "buffers lie apart");
+                end = begin + buffer.len_bytes();
+                if buffers_a_huge_page(buffer_bytes).is_some() {
+                    assert_eq!(begin / HUGE_PAGE_BYTES, (end - 1) / HUGE_PAGE_BYTES, "across a border");
+                }
+            }
+            assert!(end <= region.len_bytes());
+        }
+        let tight = HostRegion::new(16 * 480 * page).unwrap().split(480 * page, 16);
+        assert_eq!(tight[1].offset_bytes() % (480 * page), 0, "a region without room has no gaps");
     }
 
     #[test]

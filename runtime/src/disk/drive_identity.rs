@@ -2,7 +2,8 @@
 //!
 //! - Owns: nothing. In: a path, the kernel's table of mounts, `/sys`. Out: a [`DriveIdentity`].
 //! - Invariants: for names and for finding a saved profile; no read is decided by it. What cannot be found out is absent,
-//!   never guessed. No serial number is in it: people show these files to others.
+//!   never guessed. No serial number is in it: people show these files to others; of the drive's worldwide name it keeps 32
+//!   bits of a sum, which tell two drives of one model apart and are no name of either.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,6 +25,9 @@ pub struct DriveIdentity {
     /// The devices at the bottom of a layered one, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub under: Vec<String>,
+    /// 32 bits of a sum over the worldwide names of the drives at the bottom, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
     /// The maker's name of the model.
     pub model: Option<String>,
     /// Bytes of the block device.
@@ -62,6 +66,7 @@ impl DriveIdentity {
             identity.is_rotational = number_in(&folder.join("queue/rotational")).map(|turns| turns != 0);
             let bottom = bottom_of(&folder, 0);
             identity.model = bottom.iter().find_map(|folder| text_in(&folder.join("device/model")));
+            identity.fingerprint = fingerprint(&bottom);
             identity.under =
                 bottom.iter().filter(|found| **found != folder).filter_map(|f| name_of(f)).collect();
         }
@@ -74,7 +79,12 @@ impl DriveIdentity {
         let size = self.size_bytes.unwrap_or(0);
         // Names of devices change from boot to boot, so the model, where known, stands for them.
         match &self.model {
-            Some(model) => format!("{model} {size} {} {}", self.under.len(), text(&self.file_system)),
+            Some(model) => format!(
+                "{model} {size} {} {} {}",
+                self.under.len(),
+                text(&self.file_system),
+                text(&self.fingerprint)
+            ),
             None => format!(
                 "{} {size} {} {}",
                 text(&self.device),
@@ -154,6 +164,17 @@ fn bottom_of(folder: &Path, layers: u32) -> Vec<PathBuf> {
     bottom
 }
 
+/// What of their worldwide names is kept; nothing where one has none.
+fn fingerprint(drives: &[PathBuf]) -> Option<String> {
+    // NVMe tells it at the device itself, SCSI and SATA at what it is a part of, virtual drives where they have a serial number.
+    let name = |folder: &PathBuf| {
+        ["wwid", "device/wwid", "serial"].iter().find_map(|file| text_in(&folder.join(file)))
+    };
+    let names = drives.iter().map(name).collect::<Option<Vec<_>>>().filter(|names| !names.is_empty())?;
+    let sum = twox_hash::XxHash3_128::oneshot(names.join("\n").as_bytes());
+    Some(format!("{:08x}", sum >> 96))
+}
+
 fn name_of(folder: &Path) -> Option<String> {
     Some(folder.file_name()?.to_string_lossy().into_owned())
 }
@@ -203,6 +224,26 @@ mod tests {
         assert_eq!(found.size_bytes, Some(1 << 20));
         assert_eq!(found.short_name(), "Fast_Drive_2TB");
         assert_eq!(found.devices(), ["nvme0n1"]);
+    }
+
+    #[test]
+    fn two_drives_of_one_model_are_told_apart_and_neither_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let sys = tree(file.as_file().metadata().unwrap().dev());
+        let found = |wwid: Option<&str>| {
+            let at = sys.path().join("devices/nvme0n1/wwid");
+            match wwid {
+                Some(wwid) => fs::write(at, wwid).unwrap(),
+                None => fs::remove_file(at).unwrap_or(()),
+            }
+            DriveIdentity::below(file.path(), sys.path())
+        };
+        let (one, other, unknown) = (found(Some("eui.0001\n")), found(Some("eui.0002\n")), found(None));
+        assert_ne!(one.key(), other.key());
+        assert_eq!(one.key(), found(Some("eui.0001")).key());
+        assert_eq!(unknown.fingerprint, None);
+        assert_eq!(one.fingerprint.as_ref().map(String::len), Some(8));
+        assert!(!serde_json::to_string(&one).unwrap().contains("eui"), "{one:?}");
     }
 
     #[test]

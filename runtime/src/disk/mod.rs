@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod busy;
 mod direct;
 mod drive_identity;
 mod error;
@@ -31,10 +32,13 @@ pub mod profile;
 mod progress;
 mod queue;
 
+#[allow(unsafe_code, reason = "island: registers memory with the kernel")]
+mod registered;
+
 #[allow(unsafe_code, reason = "island: the ring's entries point at memory that the kernel writes")]
 mod ring;
 
-#[allow(unsafe_code, reason = "island: registers memory with the kernel, and makes the ring's first read")]
+#[allow(unsafe_code, reason = "island: makes the ring's first read")]
 mod ring_setup;
 
 #[cfg(feature = "simulation")]

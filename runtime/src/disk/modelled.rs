@@ -8,15 +8,18 @@
 //!
 //! `done(i) = max(max(t, done(i - depth)) + latency, done(i - 1)) + bytes / rate`
 //!
-//! Invariants: never earlier than the model; where the real read came later than that, it is counted as late, and a
-//! measurement with many late reads says nothing about the modelled drive.
+//! Invariants: never earlier than the model; a read that was looked for when it was due and had not come is counted as late, and
+//! a measurement with many late reads says nothing about the modelled drive. One that came late and that nobody looked for
+//! before held nobody up, so it is none.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::DiskError;
+use super::busy::KnownBusyTime;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
+use crate::base::region::HostRegion;
 
 /// The end of a wait that is not slept but spun through: a sleeping thread wakes up to this late.
 const SPIN: Duration = Duration::from_micros(80);
@@ -71,6 +74,8 @@ impl Schedule {
 struct Under {
     tag: u64,
     due: Instant,
+    /// Somebody looked for it in vain when it was due.
+    is_late: bool,
 }
 
 /// A [`ReadQueue`] with the times of a modelled drive.
@@ -85,6 +90,7 @@ pub struct ModelledQueue {
     held: Vec<(Instant, Completion)>,
     arrived: Vec<Completion>,
     late_reads: u64,
+    busy: KnownBusyTime,
 }
 
 impl ModelledQueue {
@@ -102,25 +108,42 @@ impl ModelledQueue {
             held: Vec::new(),
             arrived: Vec::new(),
             late_reads: 0,
+            busy: KnownBusyTime::default(),
         }
     }
 
     /// Takes what the real queue has ended.
     fn take_in(&mut self, wait: bool) -> Result<(), DiskError> {
+        let looked_at = Instant::now();
         let polled = self.inner.poll(wait, &mut self.arrived);
         let now = Instant::now();
         for mut completion in self.arrived.drain(..) {
             let index = usize::try_from(completion.tag - self.tag_first).expect("invariant: few reads");
             let under = self.under_way[index].take().expect("invariant: a read ends once");
             completion.tag = under.tag;
-            self.late_reads += u64::from(now > under.due);
+            if under.is_late {
+                self.busy.add(under.due - self.begun, now - self.begun);
+            }
             self.held.push((under.due, completion));
+        }
+        for under in self.under_way.iter_mut().flatten() {
+            if !under.is_late && under.due <= looked_at {
+                under.is_late = true;
+                self.late_reads += 1;
+            }
         }
         while let Some(None) = self.under_way.front() {
             self.under_way.pop_front();
             self.tag_first += 1;
         }
         polled
+    }
+
+    /// When something is due that has come, or may come in time; nothing where all that is under way is late.
+    fn next_due(&self) -> Option<Instant> {
+        let held = self.held.iter().map(|(due, _)| *due);
+        held.chain(self.under_way.iter().flatten().filter(|under| !under.is_late).map(|under| under.due))
+            .min()
     }
 
     /// Gives what is due.
@@ -151,8 +174,10 @@ impl ReadQueue for ModelledQueue {
         self.inner
             .push(Read { tag: own, ..read })
             .map_err(|PushRefused { read, depth }| PushRefused { read: Read { tag, ..read }, depth })?;
-        let due = self.begun + self.schedule.take(self.begun.elapsed(), len_bytes);
-        self.under_way.push_back(Some(Under { tag, due }));
+        let now = self.begun.elapsed();
+        let due = self.schedule.take(now, len_bytes);
+        self.busy.add(now, due);
+        self.under_way.push_back(Some(Under { tag, due: self.begun + due, is_late: false }));
         Ok(())
     }
 
@@ -162,11 +187,10 @@ impl ReadQueue for ModelledQueue {
             if self.release(done) || !wait || self.in_flight() == 0 {
                 return Ok(());
             }
-            if self.held.is_empty() {
+            let Some(next) = self.next_due() else {
                 self.take_in(true)?;
                 continue;
-            }
-            let next = self.held.iter().map(|(due, _)| *due).min().expect("invariant: not empty");
+            };
             let left = next.saturating_duration_since(Instant::now());
             if left > SPIN {
                 std::thread::sleep(left - SPIN);
@@ -185,8 +209,20 @@ impl ReadQueue for ModelledQueue {
         self.inner.depth()
     }
 
+    fn add_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        self.inner.add_region(region)
+    }
+
+    fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        self.inner.remove_region(region)
+    }
+
     fn counters(&self) -> ReadCounters {
-        ReadCounters { late_reads: self.late_reads, ..self.inner.counters() }
+        ReadCounters {
+            late_reads: self.late_reads,
+            busy_ns: self.busy.ns(self.begun.elapsed()),
+            ..self.inner.counters()
+        }
     }
 }
 
@@ -197,7 +233,6 @@ mod tests {
     use super::super::{ReadPath, SourceFile, open_queue};
     use super::*;
     use crate::base::ids::FileIndex;
-    use crate::base::region::HostRegion;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -251,6 +286,68 @@ mod tests {
         order.sort_unstable();
         assert_eq!(order, [1, 5, 9, 70]);
         assert_eq!(queue.counters().reads, 4);
+    }
+
+    /// Gives a read back when somebody waits for it, or when it is told to.
+    struct Patient {
+        reads: Vec<Read>,
+        is_ready: bool,
+    }
+
+    impl ReadQueue for Patient {
+        fn push(&mut self, read: Read) -> Result<(), PushRefused> {
+            self.reads.push(read);
+            Ok(())
+        }
+
+        fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
+            if wait || self.is_ready {
+                let ended = self.reads.drain(..);
+                done.extend(ended.map(|Read { tag, buffer, .. }| Completion {
+                    tag,
+                    buffer,
+                    result: Ok(0..1),
+                }));
+            }
+            Ok(())
+        }
+
+        fn in_flight(&self) -> usize {
+            self.reads.len()
+        }
+
+        fn depth(&self) -> usize {
+            4
+        }
+
+        fn counters(&self) -> ReadCounters {
+            ReadCounters::default()
+        }
+    }
+
+    #[test]
+    fn late_is_what_was_looked_for_in_vain_and_busy_time_is_the_models() {
+        let model = DriveModel { rate: 1e9, latency: MS, depth: 4 };
+        let region = HostRegion::new(2 * 4096).unwrap();
+        let mut buffers = region.split(4096, 2);
+        let mut read = |tag| {
+            let buffer = buffers.pop().unwrap();
+            Read { file: FileIndex(0), offset_bytes: 0, len_bytes: 1000, buffer, tag }
+        };
+        let mut done = Vec::new();
+
+        let mut queue = ModelledQueue::new(Box::new(Patient { reads: Vec::new(), is_ready: false }), model);
+        assert!(queue.push(read(7)).is_ok());
+        queue.poll(true, &mut done).unwrap();
+        assert_eq!((done.len(), queue.counters().late_reads), (1, 1), "nothing came before it was due");
+        assert!(queue.counters().busy_ns > 1_001_000, "{:?}", queue.counters());
+
+        let mut queue = ModelledQueue::new(Box::new(Patient { reads: Vec::new(), is_ready: true }), model);
+        assert!(queue.push(read(8)).is_ok());
+        std::thread::sleep(3 * MS);
+        queue.poll(true, &mut done).unwrap();
+        assert_eq!((done.len(), queue.counters().late_reads), (2, 0), "nobody was held up");
+        assert_eq!(queue.counters().busy_ns, 1_001_000, "a millisecond, and 1,000 bytes at 1 GB/s");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::DiskError;
+use super::busy::BusyTime;
 use super::in_flight::{Begun, InFlight};
 use super::progress::Outcome;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
@@ -24,6 +25,7 @@ struct State {
     waiting: VecDeque<InFlight>,
     ended: VecDeque<Completion>,
     counters: ReadCounters,
+    busy: BusyTime,
     threads: usize,
     is_closing: bool,
 }
@@ -59,6 +61,7 @@ impl PoolQueue {
             waiting: VecDeque::with_capacity(depth),
             ended: VecDeque::with_capacity(depth),
             counters: ReadCounters::default(),
+            busy: BusyTime::default(),
             threads: 0,
             is_closing: false,
         };
@@ -95,7 +98,10 @@ impl PoolQueue {
     pub(super) fn adopt(&mut self, read: InFlight) {
         assert!(self.in_flight < self.depth, "more reads than the depth of {}", self.depth);
         self.in_flight += 1;
-        self.shared.lock().waiting.push_back(read);
+        let mut state = self.shared.lock();
+        state.busy.begin(Instant::now());
+        state.waiting.push_back(read);
+        drop(state);
         self.shared.has_work.notify_one();
     }
 }
@@ -125,6 +131,7 @@ fn work(shared: &Shared) {
         let completion = read.end(result, file.as_ref());
         state = shared.lock();
         state.counters.add(&counters);
+        state.busy.end(1, Instant::now());
         state.ended.push_back(completion);
         shared.has_news.notify_one();
     }
@@ -177,7 +184,8 @@ impl ReadQueue for PoolQueue {
     }
 
     fn counters(&self) -> ReadCounters {
-        self.shared.lock().counters
+        let state = self.shared.lock();
+        ReadCounters { busy_ns: state.busy.ns(Instant::now()), ..state.counters }
     }
 }
 

@@ -116,7 +116,7 @@ pub struct ProfileRow {
     /// How long a block took.
     pub latency_us: Percentiles,
     /// Processor seconds of this process, kernel's part included, for 10^9 bytes.
-    pub cpu_s_per_gb: f64,
+    pub cpu_s_per_gb: Option<f64>,
 }
 
 /// Several records asked for at once, as a layer with so many missing experts does, and waited for.
@@ -391,7 +391,7 @@ mod tests {
             gb_s,
             iops: 10.0,
             latency_us: Percentiles { p99_9: 7.5, ..Percentiles::default() },
-            cpu_s_per_gb: 0.1,
+            cpu_s_per_gb: Some(0.1),
         }
     }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::DiskError;
 use crate::base::ids::FileIndex;
-use crate::base::region::HostBuffer;
+use crate::base::region::{HostBuffer, HostRegion};
 
 /// One read: any offset, any length from 1 on. Rounding to the file's alignment is the queue's work.
 #[derive(Debug)]
@@ -72,7 +72,10 @@ pub struct ReadCounters {
     pub buffered_fallbacks: u64,
     /// Reads that went to pread threads because the kernel refused the ring after it was opened.
     pub moved_to_pool: u64,
-    /// Reads that came later than the drive of a [`super::ModelledQueue`] would have given them.
+    /// Nanoseconds in which at least one read was under way: from its push until its end, which a pread thread knows at once and
+    /// a ring's owner when it looks. 0 for a simulated disk, which has no clock.
+    pub busy_ns: u64,
+    /// Reads that were looked for when the drive of a [`super::ModelledQueue`] would have given them, and had not come.
     pub late_reads: u64,
 }
 
@@ -88,6 +91,7 @@ impl ReadCounters {
         self.retries += other.retries;
         self.buffered_fallbacks += other.buffered_fallbacks;
         self.moved_to_pool += other.moved_to_pool;
+        self.busy_ns += other.busy_ns;
         self.late_reads += other.late_reads;
     }
 }
@@ -111,6 +115,25 @@ pub trait ReadQueue: Send {
     /// [`DiskError::Stalled`] when none ended within [`READ_STALL_MAX`](crate::base::limits::READ_STALL_MAX); [`DiskError::CompletionsLost`] when the ring
     /// can no longer be relied on.
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError>;
+
+    /// Takes note that reads will fill buffers of one more region: a queue that registers memory registers it.
+    ///
+    /// # Errors
+    /// Why it is not registered. Its buffers work all the same.
+    fn add_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        let _ = region;
+        Ok(())
+    }
+
+    /// Lets go of a region, so that its memory goes back to the system when its last owner drops. Reads into it that are
+    /// under way keep it until they end.
+    ///
+    /// # Errors
+    /// When the kernel does not let go: the queue then keeps the region.
+    fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        let _ = region;
+        Ok(())
+    }
 
     /// Reads that were taken and not yet given back.
     fn in_flight(&self) -> usize;

@@ -19,11 +19,13 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use super::DiskError;
+use super::busy::BusyTime;
 use super::in_flight::{Begun, InFlight};
 use super::pool::PoolQueue;
 use super::progress::Outcome;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
-use super::ring_setup::{RegisteredPiece, enter, register_files, register_regions, set_up};
+use super::registered::Registered;
+use super::ring_setup::{enter, register_files, set_up};
 use super::source::SourceFile;
 use crate::base::limits::READ_STALL_MAX;
 use crate::base::region::HostRegion;
@@ -49,8 +51,7 @@ pub(super) struct RingQueue {
     // Dropped first: closing the ring ends the kernel's use of files and regions.
     ring: IoUring,
     files: Vec<Arc<SourceFile>>,
-    _regions: Vec<HostRegion>,
-    pieces: Vec<RegisteredPiece>,
+    registered: Registered,
     has_registered_files: bool,
     depth: usize,
     /// Taken and not yet given back, wherever they are.
@@ -67,6 +68,7 @@ pub(super) struct RingQueue {
     is_refused: bool,
     pool: Option<PoolQueue>,
     counters: ReadCounters,
+    busy: BusyTime,
 }
 
 impl RingQueue {
@@ -82,15 +84,12 @@ impl RingQueue {
     ) -> Result<(Self, RingState), DiskError> {
         let ring = set_up(depth, &files[0])?;
         let mut state = RingState { registered_bytes: 0, has_registered_files: false, lost: Vec::new() };
-        let mut pieces = Vec::new();
+        let mut registered = Registered::default();
         if register && !regions.is_empty() {
-            match register_regions(&ring, regions) {
-                Ok(registered) => {
-                    pieces = registered;
-                    state.registered_bytes = regions.iter().map(|region| region.len_bytes() as u64).sum();
-                }
-                Err(error) => state.lost.push(error),
-            }
+            let refused;
+            (registered, refused) = Registered::of(&ring, regions);
+            state.registered_bytes = registered.bytes();
+            state.lost.extend(refused);
         }
         if register {
             match register_files(&ring, files.iter().map(AsRef::as_ref)) {
@@ -102,8 +101,7 @@ impl RingQueue {
         let queue = Self {
             ring,
             files,
-            _regions: regions.to_vec(),
-            pieces,
+            registered,
             has_registered_files: state.has_registered_files,
             depth,
             in_flight: 0,
@@ -115,6 +113,7 @@ impl RingQueue {
             is_refused: false,
             pool: None,
             counters: ReadCounters::default(),
+            busy: BusyTime::default(),
         };
         Ok((queue, state))
     }
@@ -143,8 +142,7 @@ impl RingQueue {
             (Fd(self.files[read.file].descriptors()[second]), squeue::Flags::empty())
         };
         let len = attempt.len_bytes;
-        let piece = self.pieces.iter().position(|piece| piece.holds(target.addr(), len as usize));
-        let entry = match piece.and_then(|index| u16::try_from(index).ok()) {
+        let entry = match self.registered.holding(target.addr(), len as usize) {
             Some(index) => opcode::ReadFixed::new(descriptor, target, len, index)
                 .offset(attempt.file_offset_bytes)
                 .build(),
@@ -272,6 +270,7 @@ impl ReadQueue for RingQueue {
         }
         let file = &self.files[usize::from(read.file.0)];
         self.in_flight += 1;
+        self.busy.begin(Instant::now());
         match InFlight::begin(read, file.as_ref(), &mut self.counters) {
             Begun::Ended(completion) => self.ended.push(completion),
             Begun::Reading(read) => {
@@ -289,6 +288,7 @@ impl ReadQueue for RingQueue {
         let before = done.len();
         let result = self.gather(wait, done);
         self.in_flight -= done.len() - before;
+        self.busy.end(done.len() - before, Instant::now());
         result
     }
 
@@ -300,11 +300,22 @@ impl ReadQueue for RingQueue {
         self.depth
     }
 
+    fn add_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        // A ring that was opened without registered memory stays so: that was asked for, or refused.
+        if self.registered.bytes() == 0 { Ok(()) } else { self.registered.add(&self.ring, region) }
+    }
+
+    fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
+        self.registered.remove(&self.ring, region)
+    }
+
     fn counters(&self) -> ReadCounters {
         let mut counters = self.counters;
         if let Some(pool) = &self.pool {
             counters.add(&pool.counters());
         }
+        // What moved to the pool is under way here, too.
+        counters.busy_ns = self.busy.ns(Instant::now());
         counters
     }
 }

@@ -1,6 +1,6 @@
-//! Sets a ring up, tries it, and registers what the kernel lets us register.
+//! Sets a ring up, tries it, and registers files.
 //!
-//! In: depth, files, regions. Out: an [`IoUring`] that has made one real read, and what was lost on the way, in words.
+//! In: depth and files. Out: an [`IoUring`] that has made one real read, and refusals in words.
 //!
 //! A ring may be refused at three calls (setup, enter, register), by a sysctl or by a container's filter, and as EPERM,
 //! ENOSYS or EACCES alike. So nothing is believed before a read through the ring has come back, and the text of a
@@ -15,26 +15,11 @@ use io_uring::{IoUring, Probe, opcode};
 
 use super::DiskError;
 use super::source::SourceFile;
-use crate::base::limits::REGISTERED_BYTES_MAX;
 use crate::base::region::{HostRegion, page_bytes};
 use crate::base::units::display_bytes;
 
 /// Seconds of one wait inside the kernel; what waits longer comes back to look at the clock.
 const WAIT_SLICE_S: u64 = 1;
-
-/// A registered piece of memory. Its place in the list is its index for the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RegisteredPiece {
-    start: usize,
-    len_bytes: usize,
-}
-
-impl RegisteredPiece {
-    /// Whether a read into `[start, start + len_bytes)` may name this piece.
-    pub(super) fn holds(&self, start: usize, len_bytes: usize) -> bool {
-        start >= self.start && start - self.start + len_bytes <= self.len_bytes
-    }
-}
 
 /// A ring for `depth` reads that has made one read of `file`.
 ///
@@ -110,39 +95,6 @@ pub(super) fn enter(ring: &IoUring, want: usize) -> io::Result<()> {
     }
 }
 
-/// Registers the regions, in pieces of at most 1 GiB.
-///
-/// Not buffer by buffer: that was measured to be no faster, in huge pages and in small ones (99 to 102 % of the rate at depths
-/// 1, 4 and 16, by `cargo bench --bench read_queue -- registration`, Linux 6.18), and the kernel has 16,384 places.
-///
-/// # Errors
-/// The kernel's, with the likely cause.
-pub(super) fn register_regions(
-    ring: &IoUring,
-    regions: &[HostRegion],
-) -> Result<Vec<RegisteredPiece>, DiskError> {
-    let pieces: Vec<RegisteredPiece> =
-        regions.iter().flat_map(|region| cut(region.base().addr().get(), region.len_bytes())).collect();
-    let to_kernel = |piece: &RegisteredPiece| libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(piece.start),
-        iov_len: piece.len_bytes,
-    };
-    let vectors: Vec<libc::iovec> = pieces.iter().map(to_kernel).collect();
-    // SAFETY:
-    // - Each vector lies in one region's mapping, and the caller keeps the regions until after the ring.
-    // - Registering pins the pages; it reads and writes none of their bytes.
-    unsafe { ring.submitter().register_buffers(&vectors) }
-        .map_err(|source| unavailable("io_uring_register (buffers)", source))?;
-    Ok(pieces)
-}
-
-fn cut(start: usize, len_bytes: usize) -> impl Iterator<Item = RegisteredPiece> {
-    (0..len_bytes).step_by(REGISTERED_BYTES_MAX).map(move |offset| RegisteredPiece {
-        start: start + offset,
-        len_bytes: (len_bytes - offset).min(REGISTERED_BYTES_MAX),
-    })
-}
-
 /// Registers each file's two descriptors: file `i` has the indexes `2 i` and `2 i + 1`.
 ///
 /// # Errors
@@ -157,7 +109,7 @@ pub(super) fn register_files<'a>(
         .map_err(|source| unavailable("io_uring_register (files)", source))
 }
 
-fn unavailable(call: &'static str, source: io::Error) -> DiskError {
+pub(super) fn unavailable(call: &'static str, source: io::Error) -> DiskError {
     let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
     let hint = hint(call, source.raw_os_error(), sysctl.as_deref().map(str::trim), locked_memory_limit());
     DiskError::RingUnavailable { call, source, hint }
@@ -220,18 +172,5 @@ mod tests {
     fn locked_memory_is_named_with_its_limit() {
         let text = hint("io_uring_register (buffers)", Some(libc::ENOMEM), None, Some(8 << 20));
         assert!(text.contains("8.00 MiB") && text.contains("ulimit -l"), "{text}");
-    }
-
-    #[test]
-    fn no_piece_is_above_one_gibibyte() {
-        let gib = REGISTERED_BYTES_MAX;
-        let lens = |len| cut(4096, len).map(|piece| piece.len_bytes).collect::<Vec<_>>();
-        assert_eq!(lens(gib), [gib]);
-        assert_eq!(lens(gib + 4096), [gib, 4096]);
-        assert_eq!(lens(2 * gib), [gib, gib]);
-        let pieces: Vec<_> = cut(4096, gib + 8192).collect();
-        assert!(pieces[0].holds(4096, gib) && !pieces[0].holds(8192, gib));
-        assert!(pieces[1].holds(gib + 4096, 8192) && !pieces[1].holds(gib, 8192));
-        assert!(!pieces[1].holds(4096, 1), "below its start");
     }
 }

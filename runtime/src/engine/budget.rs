@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use crate::base::host_memory::HostRoom;
 use crate::base::units::display_bytes;
 use crate::engine::EngineError;
+use crate::engine::host_budget::{HostInput, HostMemory, HostPlan};
 use crate::expert::streamer::slots_per_buffer;
 use crate::model::hparams::FlintConfig;
 use crate::model::kv_cache::cache_bytes;
@@ -13,10 +15,20 @@ use crate::model::scratch::scratch_bytes;
 const RESERVE_BYTES: u64 = 256 << 20;
 
 /// What the plan is made from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct BudgetInput {
     /// Device bytes that are free.
     pub free_bytes: u64,
+    /// Whether the device's memory is the host's.
+    pub is_shared: bool,
+    /// What the host has.
+    pub host: HostRoom,
+    /// Host memory for experts that the pool does not hold.
+    pub host_memory: HostMemory,
+    /// Bytes of host memory that one of them takes.
+    pub host_slot_bytes: u64,
+    /// Bytes that the caller allows on device and host together, read buffers included.
+    pub memory_bytes: Option<u64>,
     /// Device bytes that the caller allows; `None` for what is free less a reserve.
     pub allowed_bytes: Option<u64>,
     /// Slots that the caller asked for.
@@ -62,6 +74,8 @@ pub struct MemoryPlan {
     pub experts_a_token: u32,
     /// Host bytes of the staging ring.
     pub staging_bytes: u64,
+    /// Experts in host memory.
+    pub host: HostPlan,
     /// Bytes of the token table, on disk.
     pub token_table_bytes: u64,
     /// Bytes of all expert records, on disk.
@@ -72,6 +86,31 @@ pub struct MemoryPlan {
     pub prefill_chunk: u32,
     /// What the user should know.
     pub warnings: Vec<String>,
+}
+
+/// The device's bytes, and the flag that gives more of them.
+fn device_budget(input: &BudgetInput) -> Result<(u64, &'static str), EngineError> {
+    let free_on_host = input.host.free().filter(|_| input.is_shared).map(|(bytes, _)| bytes);
+    let free_bytes = input.free_bytes.min(free_on_host.unwrap_or(u64::MAX));
+    if let Some(asked_bytes) = input.allowed_bytes.filter(|&bytes| bytes > free_bytes) {
+        return Err(EngineError::GpuMemoryTooLarge { asked_bytes, free_bytes });
+    }
+    // The host's own programs need a share of what is theirs, too.
+    let share_of_host = free_on_host.map_or(u64::MAX, |bytes| bytes - bytes / 4);
+    let sensible_bytes = input.free_bytes.saturating_sub(RESERVE_BYTES).min(share_of_host);
+    let budget_bytes = input.allowed_bytes.unwrap_or(sensible_bytes);
+    let HostMemory::Bytes(host_bytes) = input.host_memory else {
+        return Ok(within(budget_bytes, input.memory_bytes, input.staging_bytes));
+    };
+    Ok(within(budget_bytes, input.memory_bytes, input.staging_bytes.saturating_add(host_bytes)))
+}
+
+/// What of `budget_bytes` a limit on both leaves behind the host's part.
+fn within(budget_bytes: u64, memory_bytes: Option<u64>, host_bytes: u64) -> (u64, &'static str) {
+    match memory_bytes.map(|bytes| bytes.saturating_sub(host_bytes)) {
+        Some(left) if left < budget_bytes => (left, "--memory"),
+        _ => (budget_bytes, "--gpu-memory"),
+    }
 }
 
 /// Workgroups along one axis of a grid on the smallest device.
@@ -114,6 +153,8 @@ fn check_shape(config: &FlintConfig, input: &BudgetInput) -> Result<(), EngineEr
 pub struct MemoryBill {
     /// Device bytes that may be used.
     pub budget_bytes: u64,
+    /// What allows more.
+    pub flag: &'static str,
     /// Dense weights.
     pub resident_bytes: u64,
     /// KV cache of one conversation.
@@ -134,7 +175,7 @@ impl fmt::Display for MemoryBill {
         write!(
             f,
             "{} of device memory cannot hold it: dense weights {}, KV cache {} ({} tokens), work {} and {} expert slots {} \
-             are {} together; give more with --gpu-memory, or take a shorter --ctx-size or --prefill-chunk, or fewer \
+             are {} together; give more with {}, or take a shorter --ctx-size or --prefill-chunk, or fewer \
              --pool-slots",
             display_bytes(self.budget_bytes),
             display_bytes(self.resident_bytes),
@@ -144,6 +185,7 @@ impl fmt::Display for MemoryBill {
             self.slots,
             display_bytes(self.pool_bytes),
             display_bytes(needed_bytes),
+            self.flag,
         )
     }
 }
@@ -162,11 +204,12 @@ impl MemoryPlan {
         let kv_bytes =
             u64::from(input.sessions) * cache_bytes(config, input.context_len, input.prefill_chunk);
         let scratch_bytes = scratch_bytes(config, input.decode_splits, input.prefill_chunk);
-        let budget_bytes = input.allowed_bytes.unwrap_or(input.free_bytes.saturating_sub(RESERVE_BYTES));
+        let (budget_bytes, flag) = device_budget(input)?;
         let fixed_bytes = input.resident_bytes + kv_bytes + scratch_bytes;
         let too_small = |slots: u32| {
             EngineError::MemoryTooSmall(Box::new(MemoryBill {
                 budget_bytes,
+                flag,
                 resident_bytes: input.resident_bytes,
                 kv_bytes,
                 context_len: input.context_len,
@@ -205,12 +248,27 @@ impl MemoryPlan {
         }
         slots_per_buffer(pool_slots, record_bytes, input.range_bytes)?;
 
-        let mut warnings = Vec::new();
+        let pool_bytes = u64::from(pool_slots) * record_bytes;
+        let device_bytes = fixed_bytes + pool_bytes;
+        let mut host = HostPlan::new(&HostInput {
+            wanted: input.host_memory,
+            room: &input.host,
+            staging_bytes: input.staging_bytes,
+            shared_bytes: if input.is_shared { device_bytes } else { 0 },
+            both_left_bytes: input
+                .memory_bytes
+                .map(|bytes| bytes.saturating_sub(device_bytes + input.staging_bytes)),
+            slot_bytes: input.host_slot_bytes,
+            outside: expert_total - pool_slots,
+        })?;
+
+        let mut warnings = std::mem::take(&mut host.warnings);
         if pool_slots < experts_a_token {
             warnings.push(format!(
                 "{pool_slots} expert slots are fewer than the {experts_a_token} that one token uses: little stays for the \
-                 next token, which reads most of {} from disk",
-                display_bytes(u64::from(experts_a_token) * record_bytes)
+                 next token, which reads most of {} from {}",
+                display_bytes(u64::from(experts_a_token) * record_bytes),
+                if host.slots < experts_a_token { "disk" } else { "host memory or disk" },
             ));
         }
         Ok(Self {
@@ -219,10 +277,11 @@ impl MemoryPlan {
             kv_bytes,
             scratch_bytes,
             pool_slots,
-            pool_bytes: u64::from(pool_slots) * record_bytes,
+            pool_bytes,
             expert_total,
             experts_a_token,
             staging_bytes: input.staging_bytes,
+            host,
             token_table_bytes: input.token_table_bytes,
             experts_bytes: u64::from(expert_total) * record_bytes,
             context_len: input.context_len,
@@ -240,10 +299,17 @@ impl fmt::Display for MemoryPlan {
         line("device", "dense weights", self.resident_bytes, String::new())?;
         line("device", "KV cache", self.kv_bytes, format!("{} tokens", self.context_len))?;
         line("device", "work", self.scratch_bytes, format!("chunks of {} tokens", self.prefill_chunk))?;
-        let share = 100.0 * f64::from(self.pool_slots) / f64::from(self.expert_total);
-        let slots = format!("{} of {} experts ({share:.0} %)", self.pool_slots, self.expert_total);
-        line("device", "expert slots", self.pool_bytes, slots)?;
+        let of_experts = |slots: u32| {
+            let share = 100.0 * f64::from(slots) / f64::from(self.expert_total);
+            format!("{slots} of {} experts ({share:.0} %)", self.expert_total)
+        };
+        line("device", "expert slots", self.pool_bytes, of_experts(self.pool_slots))?;
         line("host", "staging ring", self.staging_bytes, String::new())?;
+        let available = match self.host.available_bytes {
+            Some(bytes) => format!("; {} were available", display_bytes(bytes)),
+            None => String::new(),
+        };
+        line("host", "kept experts", self.host.bytes(), of_experts(self.host.slots) + &available)?;
         line("disk", "token table", self.token_table_bytes, "one row a token is read".to_owned())?;
         let a_token = format!("{} experts a token", self.experts_a_token);
         line("disk", "experts", self.experts_bytes, a_token)

@@ -1,7 +1,8 @@
 //! What can go wrong at the top of the library.
 
+use crate::base::units::display_bytes;
 use crate::disk::DiskError;
-use crate::engine::MemoryBill;
+use crate::engine::{HostBill, MemoryBill};
 use crate::expert::ExpertError;
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
@@ -58,6 +59,21 @@ pub enum EngineError {
     /// The memory asked for cannot hold the model.
     #[error("{0}")]
     MemoryTooSmall(Box<MemoryBill>),
+    /// The host does not have the memory asked for.
+    #[error("{0}")]
+    HostMemoryTooSmall(Box<HostBill>),
+    /// The device does not have the memory asked for.
+    #[error(
+        "{} of device memory were asked for and {} of it are free: lower --gpu-memory, or leave it out and what is free is \
+         used, less a reserve",
+        display_bytes(*.asked_bytes), display_bytes(*.free_bytes)
+    )]
+    GpuMemoryTooLarge {
+        /// Bytes asked for.
+        asked_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
     /// Routes of another model.
     #[error(
         "the routes have {} layers of {} experts, {} a token, the model {} of {}, {}: expand them to the model's shape",

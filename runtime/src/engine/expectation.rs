@@ -3,17 +3,23 @@
 //! - Owns: nothing. In: what one token takes of a device ([`StepCost`], estimated by [`TokenCost`] and [`DeviceCost`] or
 //!   measured by a [`crate::engine::rehearsal::Rehearsal`]) and of a drive ([`DriveCost`]), a share of uses that find their
 //!   expert in a slot. Out: an [`Expectation`].
-//! - Invariants: a higher hit rate, a faster drive or a faster device never make a token slower.
+//! - Invariants: a faster drive or a faster device never make a token slower.
 //!
 //! The model: decode runs until a pick is missing, waits for that layer's records, and goes on. So a token takes the
 //! device's time with everything resident, and for each layer with a miss one stop of device and host, and the reads of as many
 //! records at once as are missing. Each record that has come is checked and copied while the next ones are read, so what is
-//! waited for is the slower of both, and the other once. Picks miss independently of one another.
+//! waited for is the slower of both, and the other once. What host memory has is copied while the first read is waited for.
+//! Picks miss independently of one another. After a stop few layers are submitted at once, so a token has further submissions, and
+//! layers behind a stop that are gone through in vain ([`Submissions`]). Where anything can miss, the next layer's router runs beside
+//! each router, to guess.
 //!
-//! `t = kernels + bytes / memory + layers * sum over k of P(k of K missing) * (stall + max(burst(k) + record, burst(1) + k * record))`
+//! `t = kernels + guesses + bytes / memory + further * submission + vain * segment + layers * sum over d, h of
+//! P(d from the drive, h from the host) * (stall + max(burst(d) + record, max(burst(1), h * record) + d * record))`, without the
+//! drive's part where d = 0
 
 use std::fmt;
 
+use crate::engine::run_ahead::Submissions;
 use crate::gpu::DeviceKind;
 use crate::model::hparams::FlintConfig;
 use crate::model::kv_cache::ring_rows;
@@ -78,6 +84,10 @@ pub struct DeviceCost {
     pub round_trip_seconds: f64,
     /// Bytes a second from host memory into a slot.
     pub bus_rate: f64,
+    /// Seconds of one submission more, in which nothing is missed.
+    pub submission_seconds: f64,
+    /// Seconds of a kernel that returns at once, as the device has stopped before it.
+    pub vain_stage_seconds: f64,
 }
 
 impl DeviceCost {
@@ -94,6 +104,8 @@ impl DeviceCost {
             memory_rate: memory_gb * 1e9,
             round_trip_seconds: round_trip_us * 1e-6,
             bus_rate: bus_gb * 1e9,
+            submission_seconds: if kind == DeviceKind::Software { 400e-6 } else { 50e-6 },
+            vain_stage_seconds: if kind == DeviceKind::Software { 20e-6 } else { 1.5e-6 },
         };
         match kind {
             DeviceKind::Discrete => of(6.0, 400.0, 920.0, 12.0),
@@ -116,6 +128,12 @@ pub struct StepCost {
     pub stall_seconds: f64,
     /// Seconds that a missing record takes on its way from host memory into its slot.
     pub record_seconds: f64,
+    /// Seconds of a submission in which nothing is missed, beyond the one that every token has.
+    pub submission_seconds: f64,
+    /// Seconds of a segment, which is a layer's kernels, that is gone through in vain.
+    pub vain_seconds: f64,
+    /// Seconds of a token's guesses, where anything can miss.
+    pub guess_seconds: f64,
     /// Whether the device at hand was measured.
     pub is_measured: bool,
 }
@@ -128,6 +146,10 @@ impl StepCost {
             memory_seconds: token.device_bytes as f64 / device.memory_rate,
             stall_seconds: device.round_trip_seconds,
             record_seconds: token.record_bytes as f64 / device.bus_rate,
+            submission_seconds: device.submission_seconds,
+            vain_seconds: f64::from(STAGES_MOE) * device.vain_stage_seconds,
+            // They run beside the routers: on a device that has room for both, in no time.
+            guess_seconds: 0.0,
             is_measured: false,
         }
     }
@@ -255,6 +277,25 @@ pub fn hit_rate(slots: u32, expert_total: u32, routes: Routes) -> f64 {
     1.0
 }
 
+/// Shares of uses by where they find their expert; the rest is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hits {
+    /// In a slot of the device.
+    pub device: f64,
+    /// In host memory, which has none that the device has.
+    pub host: f64,
+}
+
+impl Hits {
+    /// Of a pool of `slots` and `host_slots` in host memory, by the recorded curve: both together hold what a pool of their sum
+    /// would.
+    pub fn of(slots: u32, host_slots: u32, expert_total: u32, routes: Routes) -> Self {
+        let device = hit_rate(slots, expert_total, routes);
+        let both = hit_rate(slots.saturating_add(host_slots), expert_total, routes);
+        Self { device, host: both - device }
+    }
+}
+
 /// What takes most of a token's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
@@ -287,13 +328,15 @@ impl fmt::Display for Limit {
 pub struct Expectation {
     /// Share of uses that find their expert in a slot.
     pub hit_rate: f64,
+    /// Share of uses that find it in host memory.
+    pub host_hit_rate: f64,
     /// Bytes read from the drive.
     pub read_bytes: f64,
     /// Seconds of reading.
     pub drive_seconds: f64,
-    /// Seconds of waiting at layers with a miss, and of copies.
+    /// Seconds of waiting at layers with a miss, of copies, and of what is submitted more than once on account of them.
     pub round_trip_seconds: f64,
-    /// Seconds of kernels: as in [`StepCost`].
+    /// Seconds of kernels: as in [`StepCost`], guesses included.
     pub kernel_seconds: f64,
     /// Seconds of kernels' bytes: as in [`StepCost`].
     pub memory_seconds: f64,
@@ -302,32 +345,49 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// Of one token among many, of which `hit_rate` of the uses find their expert.
+    /// Of one token among many, of which `hit_rate` of the uses find their expert, and the others read it.
     pub fn new(token: &TokenCost, step: &StepCost, drive: &DriveCost, hit_rate: f64) -> Self {
-        let (hit, miss) = (hit_rate.clamp(0.0, 1.0), 1.0 - hit_rate.clamp(0.0, 1.0));
+        Self::with_host(token, step, drive, Hits { device: hit_rate, host: 0.0 })
+    }
+
+    /// As [`Self::new`], with experts that are copied from host memory.
+    pub fn with_host(token: &TokenCost, step: &StepCost, drive: &DriveCost, hits: Hits) -> Self {
+        let hit = hits.device.clamp(0.0, 1.0);
+        let host = hits.host.clamp(0.0, 1.0 - hit);
+        let read = 1.0 - hit - host;
         let layers = f64::from(token.moe_layers);
         let (mut drive_seconds, mut other_seconds) = (0.0, 0.0);
-        // The chance of k misses among K picks, from none on.
-        let mut ways = 1.0;
-        for count in 0..=token.experts_used {
-            let left = token.experts_used - count;
-            let chance = ways * miss.powf(f64::from(count)) * hit.powf(f64::from(left));
-            ways *= f64::from(left) / f64::from(count + 1);
-            if count == 0 {
-                continue;
+        for from_drive in 0..=token.experts_used {
+            for from_host in 0..=token.experts_used - from_drive {
+                let missing = from_drive + from_host;
+                if missing == 0 {
+                    continue;
+                }
+                let ways = ways(token.experts_used, missing) * ways(missing, from_host);
+                let chance = layers
+                    * ways
+                    * read.powf(f64::from(from_drive))
+                    * host.powf(f64::from(from_host))
+                    * hit.powf(f64::from(token.experts_used - missing));
+                let copies = |count| f64::from(count) * step.record_seconds;
+                let reads = drive.burst_seconds(from_drive);
+                let first = drive.burst_seconds(from_drive.min(1));
+                let behind_reads = reads + step.record_seconds;
+                let behind_copies = first.max(copies(from_host)) + copies(from_drive);
+                drive_seconds += chance * reads;
+                other_seconds += chance * (step.stall_seconds + behind_reads.max(behind_copies) - reads);
             }
-            let read = drive.burst_seconds(count);
-            let behind_reads = read + step.record_seconds;
-            let behind_copies = drive.burst_seconds(1) + f64::from(count) * step.record_seconds;
-            drive_seconds += layers * chance * read;
-            other_seconds += layers * chance * (step.stall_seconds + behind_reads.max(behind_copies) - read);
         }
+        let submissions =
+            Submissions::of_chance(token.moe_layers, 1.0 - hit.powf(f64::from(token.experts_used)));
+        other_seconds += submissions.further * step.submission_seconds + submissions.vain * step.vain_seconds;
         Self {
             hit_rate: hit,
-            read_bytes: miss * f64::from(token.experts()) * token.record_bytes as f64,
+            host_hit_rate: host,
+            read_bytes: read * f64::from(token.experts()) * token.record_bytes as f64,
             drive_seconds,
             round_trip_seconds: other_seconds,
-            kernel_seconds: step.kernel_seconds,
+            kernel_seconds: step.kernel_seconds + if hit < 1.0 { step.guess_seconds } else { 0.0 },
             memory_seconds: step.memory_seconds,
             is_measured: step.is_measured,
         }
@@ -353,6 +413,11 @@ impl Expectation {
         ];
         parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("invariant: four parts").1
     }
+}
+
+/// How many ways there are to choose `chosen` of `all`.
+fn ways(all: u32, chosen: u32) -> f64 {
+    (0..chosen).map(|at| f64::from(all - at) / f64::from(at + 1)).product()
 }
 
 /// Bytes of records that a chunk of `tokens` of a prompt reads when nothing is resident: picks spread over all experts.
@@ -409,6 +474,9 @@ mod tests {
             memory_seconds: 0.0,
             stall_seconds: 10.0,
             record_seconds,
+            submission_seconds: 0.0,
+            vain_seconds: 0.0,
+            guess_seconds: 0.0,
             is_measured: true,
         };
         let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
@@ -426,6 +494,64 @@ mod tests {
             assert!(seconds <= last, "{percent} %: {seconds} after {last}");
             last = seconds;
         }
+    }
+
+    #[test]
+    fn host_memory_costs_copies_instead_of_reads() {
+        let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
+        let step = |record_seconds| StepCost {
+            kernel_seconds: 0.0,
+            memory_seconds: 0.0,
+            stall_seconds: 10.0,
+            record_seconds,
+            is_measured: true,
+        };
+        let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
+        let of = |record, device, host| {
+            Expectation::with_host(&token, &step(record), &drive, Hits { device, host })
+        };
+        let all = of(0.5, 0.0, 1.0);
+        assert_eq!((all.seconds(), all.drive_seconds, all.read_bytes), (10.0 + 4.0 * 0.5, 0.0, 0.0));
+        // None in host memory is what it was without.
+        assert_eq!(of(0.5, 0.3, 0.0), Expectation::new(&token, &step(0.5), &drive, 0.3));
+        // Half a chance each, of one pick: read 2 s and copied, or copied.
+        let one = TokenCost { experts_used: 1, ..token };
+        let half = Expectation::with_host(&one, &step(0.5), &drive, Hits { device: 0.0, host: 0.5 });
+        assert!((half.seconds() - (10.0 + 0.5 * 2.5 + 0.5 * 0.5)).abs() < 1e-12, "{half:?}");
+        // Copies pass while the first read is waited for.
+        let two = TokenCost { experts_used: 2, ..token };
+        let mixed = Expectation::with_host(&two, &step(0.5), &drive, Hits { device: 0.0, host: 0.5 });
+        let wanted = 10.0 + 0.25 * (2.0 * 0.5) + 0.5 * (2.0 + 0.5) + 0.25 * (drive.burst_seconds(2) + 0.5);
+        assert!((mixed.seconds() - wanted).abs() < 1e-12, "{mixed:?}, wanted {wanted}");
+    }
+
+    #[test]
+    fn more_in_host_memory_never_costs_time_and_more_on_the_device_neither() {
+        for rate in [1e9, 3.5e9, 14e9] {
+            let drive = DriveCost::assumed(rate, FLINT.record_bytes);
+            let of = |device: u32, host: u32| {
+                let hits = Hits { device: f64::from(device) / 20.0, host: f64::from(host) / 20.0 };
+                Expectation::with_host(&FLINT, &gpu(), &drive, hits).seconds()
+            };
+            for device in 0..20 {
+                for host in 0..20 - device {
+                    assert!(of(device, host + 1) <= of(device, host) + 1e-12, "{rate}: {device}, {host}");
+                    assert!(of(device + 1, host) <= of(device, host + 1) + 1e-12, "{rate}: {device}, {host}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pool_and_host_memory_together_hit_as_a_pool_of_both() {
+        let hits = Hits::of(1200, 2400, 12_032, Routes::Mixed);
+        assert_eq!(hits.device, hit_rate(1200, 12_032, Routes::Mixed));
+        assert!((hits.device + hits.host - hit_rate(3600, 12_032, Routes::Mixed)).abs() < 1e-12, "{hits:?}");
+        assert_eq!(
+            Hits::of(282, 12_032 - 282, 12_032, Routes::Widest).host,
+            1.0 - hit_rate(282, 12_032, Routes::Widest)
+        );
+        assert_eq!(Hits::of(282, 0, 12_032, Routes::Widest).host, 0.0);
     }
 
     #[test]

@@ -8,11 +8,17 @@
 
 pub mod options;
 
+pub mod host_budget;
+
 pub mod budget;
+
+pub mod pressure;
 
 pub mod open;
 
 pub mod rehearsal;
+
+pub mod run_ahead;
 
 pub mod survey;
 
@@ -31,8 +37,10 @@ mod error;
 pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};
-pub use open::{Engine, LoadPhase, LoadProgress, PathsChosen};
+pub use host_budget::{HostBill, HostMemory, HostPlan};
+pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
+pub use pressure::Pressure;
 pub use session::Session;
 pub use survey::Survey;
 pub use times::TimeSplit;

@@ -1,16 +1,23 @@
 //! Opens a model: from a path to an engine that can generate.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::base::events::EventLog;
+use crate::base::host_memory::HostRoom;
 use crate::base::ids::{FileIndex, Span, TokenId};
-use crate::base::limits::READS_IN_FLIGHT_MAX;
-use crate::disk::SourceFile;
-use crate::engine::survey::{DeviceRoom, open_gpu, plan_memory};
+use crate::base::limits::{READS_IN_FLIGHT_MAX, STAGING_PART_BYTES};
+use crate::base::region::{HostRegion, page_bytes};
+use crate::base::units::align_up;
+use crate::disk::{ReadPath, SourceFile};
+use crate::engine::host_budget::HostPlan;
+use crate::engine::pressure::Pressure;
+use crate::engine::pressure::decide::Limits;
+use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
-    TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, HostPath, InflowStats, StreamStats, Streamer, Transport,
+    TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -22,7 +29,7 @@ use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::store::{Source, SourceKind, is_tensor_whole};
+use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
@@ -67,6 +74,8 @@ pub struct PathsChosen {
     pub transport: TransportReport,
     /// For each file of the source: whether it is read directly, and why not.
     pub files: Vec<String>,
+    /// Whether every file is read past the page cache.
+    pub is_direct: bool,
     /// Whether what is read is compared with checksums.
     pub is_checked: bool,
 }
@@ -81,8 +90,21 @@ pub struct Engine {
     files: Vec<Arc<SourceFile>>,
     is_drive_modelled: bool,
     chat_template: Option<String>,
+    /// Watches host memory, where some of it keeps experts.
+    pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+}
+
+/// Experts in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostTierUse {
+    /// Those that are kept because the device gave them up.
+    pub kept: u32,
+    /// Those that there is memory for, beyond what is read into.
+    pub memory: u32,
+    /// Those that may be kept now.
+    pub allowed: u32,
 }
 
 /// The kind of vocabulary, and the way in which text is split, that this tokenizer follows.
@@ -132,7 +154,7 @@ impl Engine {
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
         let tuning = Tuning::for_device(gpu.info().kind);
-        let mut plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu))?;
+        let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
             plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
@@ -156,6 +178,14 @@ impl Engine {
 
         let files = open_files(options, &source)?;
         let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
+        if transport.report().host_path == HostPath::Copy && plan.host.slots > 0 {
+            plan.warnings.push(
+                "no experts are kept in host memory: this device cannot write where the drive's reads land"
+                    .to_owned(),
+            );
+            plan.host.slots = 0;
+        }
+        let kept_max = plan.host.slots;
         if is_checked {
             transport.check_against(source.clone());
         }
@@ -186,7 +216,7 @@ impl Engine {
                 layer_count: config.layer_count - config.lead_layer_count,
                 expert_count: config.expert_count,
             },
-            0,
+            kept_max,
         )?;
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {
@@ -198,6 +228,7 @@ impl Engine {
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
         streamer.set_prefetch(options.prefetch.unwrap_or(true));
+        let pressure = watch_memory(&plan.host, streamer.kept()[2]);
         let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
         Ok(Self {
             model,
@@ -207,9 +238,32 @@ impl Engine {
             paths,
             files,
             chat_template,
+            pressure,
             step_ns: 0,
             is_drive_modelled: options.drive_model.is_some(),
         })
+    }
+
+    /// Keeps at most `experts` in host memory from now on, and gives the memory of the others back; not more than was planned for.
+    /// What others need of the machine's memory goes before.
+    pub fn keep_at_most(&mut self, experts: u32) {
+        self.model.streamer.allow_kept(experts);
+    }
+
+    /// What host memory holds beside the device's slots.
+    pub fn host_tier(&self) -> HostTierUse {
+        let [kept, memory, allowed] = self.model.streamer.kept();
+        HostTierUse { kept, memory, allowed }
+    }
+
+    /// Gives host memory back that others need more than this engine does. To be called between steps.
+    pub(super) fn mind_memory(&mut self) {
+        let Some(pressure) = &mut self.pressure else { return };
+        let [_, memory, allowed] = self.model.streamer.kept();
+        let changed = pressure.kept_max_now(Instant::now(), memory);
+        if changed.is_some() || memory > allowed {
+            self.model.streamer.allow_kept(changed.unwrap_or(allowed));
+        }
     }
 
     /// An empty conversation.
@@ -263,6 +317,11 @@ impl Engine {
     /// Whether likely experts are read ahead of need.
     pub fn prefetches(&self) -> bool {
         self.model.streamer.wants_guesses()
+    }
+
+    /// Turns reads ahead on or off; sessions that are open follow.
+    pub fn set_prefetch(&mut self, is_on: bool) {
+        self.model.streamer.set_prefetch(is_on);
     }
 
     /// What was read into host memory, and why, since the engine was opened.
@@ -356,6 +415,22 @@ pub(super) fn open_files(
     source.files().iter().map(|path| Ok(Arc::new(open(path)?))).collect()
 }
 
+/// Who watches host memory that may keep `slots` experts; nobody where none are kept.
+fn watch_memory(host: &HostPlan, slots: u32) -> Option<Pressure> {
+    if slots == 0 {
+        return None;
+    }
+    let a_part =
+        u64::try_from(STAGING_PART_BYTES).expect("invariant: a u64 holds every length") / host.slot_bytes;
+    Some(Pressure::new(Limits {
+        slots_max: slots,
+        step_slots: u32::try_from(a_part).unwrap_or(u32::MAX).max(1),
+        slot_bytes: host.slot_bytes,
+        reserve_bytes: host.reserve_bytes,
+        total_bytes: HostRoom::look().most_bytes().unwrap_or(u64::MAX),
+    }))
+}
+
 /// The way from `files` to the device; the disk may be a simulated one, if a test asks for it.
 pub(super) fn open_transport(
     options: &EngineOptions,
@@ -364,11 +439,14 @@ pub(super) fn open_transport(
     gpu: &Gpu,
     files: &[Arc<SourceFile>],
 ) -> Result<Transport, EngineError> {
+    // A modelled drive's bytes are copied out of the page cache, which a ring does in the thread that submits: pread threads do it
+    // beside it, as a drive would.
+    let modelled_path = options.drive_model.map(|_| ReadPath::Pool);
     let transport_options = TransportOptions {
-        read_path: options.read_path,
+        read_path: options.read_path.or(modelled_path),
         host_path: options.host_path,
         span_bytes_max: span_bytes_max(config, kind),
-        buffer_count: RING_SLOTS as usize * pieces_a_record(kind),
+        buffer_count: RING_SLOTS as usize * pieces_a_record(config, kind).0,
         depth: READS_IN_FLIGHT_MAX,
     };
     #[cfg(feature = "simulation")]
@@ -392,28 +470,43 @@ pub(super) fn paths_chosen(
         source,
         transport: transport.report().clone(),
         files: files.iter().map(|file| format!("{}: {}", file.path().display(), file.direct())).collect(),
+        is_direct: files.iter().all(|file| file.direct().is_direct()),
         is_checked,
     }
 }
 
-/// Reads that bring a record.
-fn pieces_a_record(kind: SourceKind) -> usize {
+/// The pieces in which a record is read: how many, and the bytes of the longest.
+fn pieces_a_record(config: &FlintConfig, kind: SourceKind) -> (usize, u64) {
+    let layout = config.record_layout();
     match kind {
-        SourceKind::Store => 1,
-        SourceKind::Gguf => 3,
+        SourceKind::Store => {
+            let span = Span { file: FileIndex(0), offset_bytes: 0, len_bytes: layout.record_bytes() };
+            let pieces = ExpertPieces::of_record(span, &layout);
+            (pieces.len(), pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0))
+        }
+        SourceKind::Gguf => {
+            let matrices = layout.matrix_ranges();
+            (matrices.len(), matrices.iter().map(|&(_, len_bytes)| len_bytes).max().unwrap_or(0))
+        }
     }
 }
 
 /// The longest span of one read: a record's largest piece, and a good size for dense weights.
 fn span_bytes_max(config: &FlintConfig, kind: SourceKind) -> u32 {
-    let piece_bytes = match kind {
-        SourceKind::Store => config.record_bytes(),
-        SourceKind::Gguf => config.gate_bytes().max(config.down_bytes()),
-    };
+    let (_, piece_bytes) = pieces_a_record(config, kind);
     u32::try_from(piece_bytes.max(HOST_BUFFER_BYTES_MIN)).expect("invariant: a record is below 4 GiB")
 }
 
 /// Bytes of host memory that records pass through.
-pub(super) fn ring_bytes(config: &FlintConfig) -> u64 {
-    u64::from(RING_SLOTS) * config.record_bytes()
+pub(super) fn ring_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    u64::from(RING_SLOTS) * host_slot_bytes(config, kind)
+}
+
+/// Bytes of host memory that a record takes, with what is read around its pieces on a drive of blocks of 4 KiB.
+pub(super) fn host_slot_bytes(config: &FlintConfig, kind: SourceKind) -> u64 {
+    const BLOCK: u64 = 4096;
+    let unit = BLOCK.max(page_bytes() as u64);
+    let buffer_bytes = align_up(u64::from(span_bytes_max(config, kind)) + BLOCK - 1, unit);
+    let buffer_bytes = usize::try_from(buffer_bytes).expect("invariant: a record is below 4 GiB");
+    (pieces_a_record(config, kind).0 * HostRegion::bytes_a_buffer(buffer_bytes)) as u64
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::disk::{DriveModel, ReadPath};
+use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
 use crate::model::forced::ForcedPicks;
 
@@ -31,6 +32,10 @@ pub struct EngineOptions {
     pub prefill_chunk: Option<u32>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
+    /// Host memory for experts that device memory does not hold; the default is what is sensible.
+    pub host_memory: HostMemory,
+    /// Bytes that device and host together may take for model and experts; the default is no other limit than theirs.
+    pub memory_bytes: Option<u64>,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
     pub storage_range_max: Option<u64>,
     /// A disk simulated over the model's files: a seed, and the faults that it decides.

@@ -4,11 +4,15 @@
 //! - Invariants: no time below zero, whatever noise there was.
 //!
 //! The shorter model has the whole one's lead layers, head and vocabulary, and fewer expert layers, all of one shape: what a layer
-//! takes is the difference between two such models, over the difference of their layers. A layer with a miss takes `stall +
-//! misses * record` more, without the reads: two kinds of tokens, of which one misses once a layer and one with every pick, tell
-//! both numbers.
+//! takes is the difference between two such models, over the difference of their layers. A token that misses takes
+//!
+//! `stops * stall + records * record + further * submission + vain * segment`
+//!
+//! more, without the reads ([`Submissions`]). Kinds of tokens that miss once in every layer, with every pick, in every other layer
+//! and in every fourth tell the four numbers: the least squares of which none is below zero (Lawson & Hanson 1974).
 
 use crate::engine::expectation::{StepCost, TokenCost};
+use crate::engine::run_ahead::Submissions;
 
 /// Tokens with everything resident, in a model of so many expert layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +26,8 @@ pub struct ResidentTime {
 /// Tokens that miss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MissTime {
-    /// Layers of a token in which picks missed.
-    pub layers: f64,
+    /// How often the device stopped, and what followed from it.
+    pub submissions: Submissions,
     /// Records of a token that missed.
     pub records: f64,
     /// Seconds a token, beyond those of one that misses nothing and without waits for reads.
@@ -35,13 +39,18 @@ pub struct MissTime {
 pub struct Rehearsal {
     /// Of the longest model, and of a shorter one where that has not all layers of the whole one.
     pub resident: Vec<ResidentTime>,
-    /// Of tokens that miss, few records a layer first; none where a model has too few experts to miss.
+    /// Seconds that an expert layer's guess takes.
+    pub guess_seconds: f64,
+    /// Of tokens that miss, once a layer first; none where a model has too few experts to miss.
     pub misses: Vec<MissTime>,
     /// Tokens that were behind those that were timed.
     pub position: u32,
     /// Seconds that a record's checksum takes, where records are checked.
     pub check_seconds: f64,
 }
+
+/// Seconds of a stop, of a record, of a further submission, of a segment in vain.
+const UNKNOWNS: usize = 4;
 
 impl Rehearsal {
     /// Seconds of a token with everything resident, in a model of `layers` expert layers.
@@ -59,23 +68,19 @@ impl Rehearsal {
         longest.seconds + (f64::from(layers) - f64::from(longest.layers)) * slope.max(0.0)
     }
 
-    /// Seconds of a layer that stops, and of each record that it misses, without its checksum.
-    fn miss_seconds(&self) -> Option<(f64, f64)> {
-        let per_layer = |time: &MissTime| (time.records / time.layers, time.seconds / time.layers);
-        let mut times = self.misses.iter().filter(|time| time.layers > 0.0).map(per_layer);
-        let (few, few_seconds) = times.next()?;
-        let (stall, record) = match times.next_back() {
-            Some((many, many_seconds)) if many > few => {
-                let record = ((many_seconds - few_seconds) / (many - few)).max(0.0);
-                // Below zero the stall is lost in the noise: then all of it is the records'.
-                match few_seconds - few * record {
-                    stall if stall > 0.0 => (stall, record),
-                    _ => (0.0, (many_seconds / many).max(0.0)),
-                }
-            }
-            _ => (few_seconds, 0.0),
-        };
-        Some((stall.max(0.0), record))
+    /// Seconds of a stop, of a record without its checksum, of a further submission and of a segment in vain; nothing where no
+    /// token missed.
+    fn miss_seconds(&self) -> Option<[f64; UNKNOWNS]> {
+        let rows: Vec<([f64; UNKNOWNS], f64)> = self
+            .misses
+            .iter()
+            .filter(|time| time.records > 0.0)
+            .map(|time| {
+                let Submissions { stops, further, vain } = time.submissions;
+                ([stops, time.records, further, vain], time.seconds)
+            })
+            .collect();
+        (!rows.is_empty()).then(|| least_squares(&rows))
     }
 
     /// The cost of `token`. `rehearsed` is the same model's token with as many others behind it as there were when times were
@@ -83,33 +88,100 @@ impl Rehearsal {
     pub fn step_cost(&self, token: &TokenCost, rehearsed: &TokenCost, estimate: &StepCost) -> StepCost {
         let kernel_seconds = self.resident_seconds(token.moe_layers);
         let further_bytes = token.cache_bytes.saturating_sub(rehearsed.cache_bytes);
-        let (stall_seconds, record_seconds) =
-            self.miss_seconds().unwrap_or((estimate.stall_seconds, estimate.record_seconds));
+        let estimates = [
+            estimate.stall_seconds,
+            estimate.record_seconds,
+            estimate.submission_seconds,
+            estimate.vain_seconds,
+        ];
+        let [stall_seconds, record_seconds, submission_seconds, vain_seconds] =
+            self.miss_seconds().unwrap_or(estimates);
         StepCost {
             kernel_seconds,
             // Keys and values that were not there, at the rate of all other bytes, kernels' latency included.
             memory_seconds: kernel_seconds * further_bytes as f64 / rehearsed.device_bytes.max(1) as f64,
-            // Here reads come out of memory; who waits for a drive wakes up later, which no rehearsal shows.
-            stall_seconds: stall_seconds.max(estimate.stall_seconds),
+            stall_seconds,
             record_seconds: record_seconds + self.check_seconds,
+            submission_seconds,
+            vain_seconds,
+            guess_seconds: f64::from(token.moe_layers) * self.guess_seconds.max(0.0),
             is_measured: true,
         }
     }
+}
+
+/// The unknowns, none below zero, with which the sums of `rows` come nearest to their results. There are so few that every
+/// choice of those that are above zero is tried; of equals, the first unknowns.
+fn least_squares(rows: &[([f64; UNKNOWNS], f64)]) -> [f64; UNKNOWNS] {
+    let error = |found: &[f64; UNKNOWNS]| -> f64 {
+        let sum = |row: &[f64; UNKNOWNS]| row.iter().zip(found).map(|(a, x)| a * x).sum::<f64>();
+        rows.iter().map(|(row, result)| (sum(row) - result).powi(2)).sum()
+    };
+    let (mut best, mut least) = ([0.0; UNKNOWNS], error(&[0.0; UNKNOWNS]));
+    let scale = least;
+    for chosen in 1_u32..1 << UNKNOWNS {
+        let columns: Vec<usize> = (0..UNKNOWNS).filter(|column| chosen >> column & 1 == 1).collect();
+        let Some(values) = solve(rows, &columns) else { continue };
+        if values.iter().any(|value| *value < 0.0) {
+            continue;
+        }
+        let mut found = [0.0; UNKNOWNS];
+        columns.iter().zip(values).for_each(|(&column, value)| found[column] = value);
+        if error(&found) < least - 1e-12 * scale {
+            (best, least) = (found, error(&found));
+        }
+    }
+    best
+}
+
+/// The normal equations of some columns, by Gauss and Jordan with pivots; nothing where they have no single solution.
+fn solve(rows: &[([f64; UNKNOWNS], f64)], columns: &[usize]) -> Option<Vec<f64>> {
+    let count = columns.len();
+    let mut matrix: Vec<Vec<f64>> = columns
+        .iter()
+        .map(|&i| {
+            let products = columns.iter().map(|&j| rows.iter().map(|(row, _)| row[i] * row[j]).sum());
+            products.chain([rows.iter().map(|(row, result)| row[i] * result).sum()]).collect()
+        })
+        .collect();
+    let scale = matrix.iter().enumerate().map(|(i, row)| row[i]).fold(0.0, f64::max);
+    for column in 0..count {
+        let pivot =
+            (column..count).max_by(|&a, &b| matrix[a][column].abs().total_cmp(&matrix[b][column].abs()))?;
+        if matrix[pivot][column].abs() <= 1e-9 * scale {
+            return None;
+        }
+        matrix.swap(column, pivot);
+        let pivot_row = matrix[column].clone();
+        for (index, row) in matrix.iter_mut().enumerate().filter(|(index, _)| *index != column) {
+            let factor = row[column] / pivot_row[column];
+            debug_assert!(index < count, "one row an unknown");
+            row.iter_mut().zip(&pivot_row).for_each(|(value, pivot)| *value -= factor * pivot);
+        }
+    }
+    Some((0..count).map(|index| matrix[index][count] / matrix[index][index]).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Tokens of a model of 8 layers that miss in every `every`th, `records` records in each.
+    fn miss(every: usize, records: f64, seconds: f64) -> MissTime {
+        let pattern: Vec<bool> = (0..8).map(|layer| layer % every == 0).collect();
+        let submissions = Submissions::of_pattern(&pattern);
+        MissTime { submissions, records: records * submissions.stops, seconds }
+    }
+
     fn rehearsal() -> Rehearsal {
-        let of = |layers, records, seconds| MissTime { layers, records, seconds };
         Rehearsal {
             resident: vec![
                 ResidentTime { layers: 8, seconds: 10.0 },
                 ResidentTime { layers: 4, seconds: 6.0 },
             ],
-            // A stall of 0.5, and 0.25 a record.
-            misses: vec![of(8.0, 8.0, 6.0), of(8.0, 32.0, 12.0)],
+            guess_seconds: 0.0625,
+            // A stall of 0.5, 0.25 a record, 0.125 a submission, 1 a segment in vain.
+            misses: vec![miss(1, 1.0, 7.0), miss(1, 4.0, 13.0), miss(2, 1.0, 9.5), miss(4, 1.0, 12.0)],
             position: 100,
             check_seconds: 0.125,
         }
@@ -125,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_and_record_are_told_apart_and_noise_gives_nothing_below_zero() {
+    fn costs_are_told_apart_and_noise_gives_nothing_below_zero() {
         let token = TokenCost {
             moe_layers: 8,
             experts_used: 4,
@@ -140,29 +212,33 @@ mod tests {
             memory_seconds: 9.0,
             stall_seconds: 0.25,
             record_seconds: 3.0,
+            submission_seconds: 5.0,
+            vain_seconds: 6.0,
+            guess_seconds: 9.0,
             is_measured: false,
         };
+        let costs = |rehearsal: &Rehearsal| {
+            let step = rehearsal.step_cost(&token, &rehearsed, &estimate);
+            [step.stall_seconds, step.record_seconds, step.submission_seconds, step.vain_seconds]
+        };
+        let near = |found: [f64; 4], wanted: [f64; 4]| {
+            assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}, not {wanted:?}");
+        };
+        near(costs(&rehearsal()), [0.5, 0.375, 0.125, 1.0]);
         let step = rehearsal().step_cost(&token, &rehearsed, &estimate);
-        let found = (step.kernel_seconds, step.memory_seconds, step.stall_seconds, step.record_seconds);
-        assert_eq!(found, (10.0, 1.0, 0.5, 0.375));
+        assert_eq!((step.kernel_seconds, step.memory_seconds, step.guess_seconds), (10.0, 1.0, 0.5));
 
         let mut noisy = rehearsal();
         noisy.misses[1].seconds = 1.0;
+        noisy.misses[3].seconds = -3.0;
         noisy.resident[1].seconds = 99.0;
-        let step = noisy.step_cost(&token, &rehearsed, &estimate);
-        assert_eq!((step.stall_seconds, step.record_seconds), (0.75, 0.125));
+        assert!(costs(&noisy).iter().all(|cost| *cost >= 0.0), "{:?}", costs(&noisy));
         assert_eq!(noisy.resident_seconds(47), 10.0);
 
-        noisy.misses[1].seconds = 64.0;
-        let step = noisy.step_cost(&token, &rehearsed, &estimate);
-        assert_eq!(
-            (step.stall_seconds, step.record_seconds),
-            (0.25, 2.125),
-            "a stall is never less than is usual"
-        );
-
+        // One kind alone tells what a stop takes with all that goes with it.
+        let one = Rehearsal { misses: vec![miss(1, 1.0, 8.0)], ..rehearsal() };
+        near(costs(&one), [1.0, 0.125, 0.0, 0.0]);
         let none = Rehearsal { misses: Vec::new(), ..rehearsal() };
-        let step = none.step_cost(&token, &rehearsed, &estimate);
-        assert_eq!((step.stall_seconds, step.record_seconds), (0.25, 3.125));
+        near(costs(&none), [0.25, 3.125, 5.0, 6.0]);
     }
 }

@@ -1,26 +1,29 @@
 //! What this machine would do with a model, found out without loading it.
 //!
 //! - Owns: nothing that outlives the question, but for the device while a [`Survey`] lives.
-//! - In: a header, [`EngineOptions`], and what a device has free ([`DeviceRoom`]).
+//! - In: a header, [`EngineOptions`], and what a machine has free ([`Room`]).
 //! - Out: the [`MemoryPlan`] that opening would make, and the paths that it would choose.
 //! - Invariants: the plan is the one that [`Engine::open`] uses, made by the same function. No weight is read: paths are
 //!   probed by a few blocks of each file and a staging ring that is given back.
 
 use std::sync::Arc;
 
+use crate::base::host_memory::HostRoom;
 use crate::base::limits::{PREFILL_CHUNK_MAX, SESSIONS_MAX};
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::open::{
-    PathsChosen, TOKEN_TABLE, is_checked, open_files, open_transport, paths_chosen, ring_bytes,
+    PathsChosen, TOKEN_TABLE, host_slot_bytes, is_checked, open_files, open_transport, paths_chosen,
+    ring_bytes,
 };
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
 use crate::engine::{Engine, EngineError, EngineOptions, MemoryPlan};
+use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
 use crate::kernels::Tuning;
 use crate::model::hparams::FlintConfig;
-use crate::store::{Source, is_expert_tensor};
+use crate::store::{Source, SourceKind, is_expert_tensor};
 
 /// Shortest conversation that [`fit`] comes down to.
 const CONTEXT_LEN_LEAST: u32 = 256;
@@ -47,6 +50,27 @@ impl DeviceRoom {
             range_bytes: gpu.info().limits.largest_binding(),
         }
     }
+
+    /// Whether its memory is the host's.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.kind, DeviceKind::Integrated | DeviceKind::Software)
+    }
+}
+
+/// What a machine has for a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Its device.
+    pub device: DeviceRoom,
+    /// Its host.
+    pub host: HostRoom,
+}
+
+impl Room {
+    /// What there is at this moment.
+    pub fn of(gpu: &Gpu) -> Self {
+        Self { device: DeviceRoom::of(gpu), host: HostRoom::look() }
+    }
 }
 
 /// What [`Engine::survey`] found.
@@ -70,7 +94,7 @@ impl Engine {
         let source = Source::open(&options.model)?;
         let config = FlintConfig::from_gguf(source.gguf())?;
         let gpu = open_gpu(options)?;
-        let plan = plan_memory(options, source.gguf(), &config, &DeviceRoom::of(&gpu));
+        let plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu));
         let paths = probe_paths(options, &source, &config, &gpu);
         Ok(Survey { gpu, plan, paths })
     }
@@ -100,15 +124,18 @@ fn probe_paths(
     Ok(paths_chosen(source.kind(), is_checked(options, source.kind()), &transport, &files))
 }
 
-/// The memory plan of the model whose header is `gguf`, on a device with `room`. `options.model` is not looked at.
+/// The memory plan of the model whose header is `gguf` and whose experts are read as `kind` says, on a machine with `room`.
+/// `options.model` is not looked at.
 ///
 /// # Errors
-/// [`EngineError::OutOfRange`], [`EngineError::MemoryTooSmall`], or a pool that kernels could not bind.
+/// [`EngineError::OutOfRange`], [`EngineError::MemoryTooSmall`], [`EngineError::HostMemoryTooSmall`],
+/// [`EngineError::GpuMemoryTooLarge`], or a pool that kernels could not bind.
 pub fn plan_memory(
     options: &EngineOptions,
     gguf: &Gguf,
+    kind: SourceKind,
     config: &FlintConfig,
-    room: &DeviceRoom,
+    room: &Room,
 ) -> Result<MemoryPlan, EngineError> {
     let in_range = |what, got: Option<u32>, default: u32, max: u32| -> Result<u32, EngineError> {
         let value = got.unwrap_or(default.min(max));
@@ -130,11 +157,17 @@ pub fn plan_memory(
         .filter(|tensor| !is_expert_tensor(&tensor.name))
         .map(|tensor| tensor.len_bytes)
         .sum();
-    let tuning = Tuning::for_device(room.kind);
+    let Room { device, host } = room;
+    let tuning = Tuning::for_device(device.kind);
     MemoryPlan::new(
         config,
         &BudgetInput {
-            free_bytes: room.free_bytes,
+            free_bytes: device.free_bytes,
+            is_shared: device.is_shared(),
+            host: host.clone(),
+            host_memory: options.host_memory,
+            host_slot_bytes: host_slot_bytes(config, kind) * options.host_path.map_or(1, HostPath::copies),
+            memory_bytes: options.memory_bytes,
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,
             context_len,
@@ -143,8 +176,8 @@ pub fn plan_memory(
             decode_splits: tuning.decode_splits,
             tile_max: tuning.tokens_many,
             resident_bytes: dense_bytes - token_table_bytes,
-            range_bytes: room.range_bytes,
-            staging_bytes: ring_bytes(config),
+            range_bytes: device.range_bytes,
+            staging_bytes: ring_bytes(config, kind),
             token_table_bytes,
         },
     )
@@ -155,8 +188,9 @@ pub fn plan_memory(
 pub fn fit(
     options: &EngineOptions,
     gguf: &Gguf,
+    kind: SourceKind,
     config: &FlintConfig,
-    room: &DeviceRoom,
+    room: &Room,
 ) -> Option<(EngineOptions, MemoryPlan)> {
     let lower = |given: Option<u32>, default: u32, least: u32| -> Vec<Option<u32>> {
         match given {
@@ -170,7 +204,7 @@ pub fn fit(
     for context_len in lower(options.context_len, context_len_max, CONTEXT_LEN_LEAST.min(context_len_max)) {
         for prefill_chunk in lower(options.prefill_chunk, PREFILL_CHUNK_DEFAULT, 1) {
             let options = EngineOptions { context_len, prefill_chunk, ..options.clone() };
-            if let Ok(plan) = plan_memory(&options, gguf, config, room) {
+            if let Ok(plan) = plan_memory(&options, gguf, kind, config, room) {
                 return Some((options, plan));
             }
         }

@@ -58,10 +58,17 @@ impl Engine {
         self.model.watch.log.take()
     }
 
-    /// Notes a step that began at `begin` and has just ended.
+    /// Events that were left out since the last call, as too many waited to be taken
+    /// ([`EVENTS_MAX`](crate::base::limits::EVENTS_MAX)).
+    pub fn take_events_left_out(&mut self) -> u64 {
+        self.model.watch.log.take_left_out()
+    }
+
+    /// Notes a step that began at `begin` and has just ended, and looks after what lies between steps.
     pub(super) fn note_step(&mut self, what: &'static str, begin: Instant) {
         let end = Instant::now();
         self.step_ns += u64::try_from(end.duration_since(begin).as_nanos()).unwrap_or(u64::MAX);
         self.model.watch.log.add(Lane::Step, what, None, 0, begin, end);
+        self.mind_memory();
     }
 }

@@ -116,30 +116,27 @@ impl Checker {
         self.tensor = None;
     }
 
-    /// Compares whole records with their checksums, all at once; one verdict each.
-    pub(super) fn check_records(&mut self, records: &[(ExpertKey, &[u8])]) -> Vec<Verdict> {
-        let Some(source) = &self.source else { return vec![Verdict::Right; records.len()] };
+    /// The sums of `matrices`, several at once.
+    pub(super) fn sum_matrices(&mut self, matrices: &[&[u8]]) -> Vec<u128> {
         let started = Instant::now();
-        let layout = source.record();
-        let matrices: Vec<&[u8]> =
-            records.iter().flat_map(|&(key, bytes)| layout.matrices(key, bytes)).collect();
-        let bytes: u64 = records.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        let sums: Vec<u128> = match &self.threads {
+        let bytes: u64 = matrices.iter().map(|matrix| matrix.len() as u64).sum();
+        let sums = match &self.threads {
             Some(threads) if bytes >= PARALLEL_BYTES_MIN => {
                 threads.install(|| matrices.par_iter().map(|matrix| piece_checksum(matrix)).collect())
             }
             _ => matrices.iter().map(|matrix| piece_checksum(matrix)).collect(),
         };
-        let verdicts = records.iter().zip(sums.chunks_exact(3)).map(|(&(key, _), sums)| {
-            let Some(wanted) = source.record_checksum(key) else { return Verdict::Right };
-            let sums = [sums[0], sums[1], sums[2]];
-            let found = join_record(source.identity(), key, layout.record_bytes(), sums);
-            if found == wanted { Verdict::Right } else { Verdict::Wrong }
-        });
-        let verdicts = verdicts.collect();
         self.stats.bytes += bytes;
         self.stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        verdicts
+        sums
+    }
+
+    /// Whether a record whose matrices have these sums is the one that the store has of `key`.
+    pub(super) fn judge(&self, key: ExpertKey, sums: [u128; 3]) -> Verdict {
+        let Some(source) = &self.source else { return Verdict::Right };
+        let Some(wanted) = source.record_checksum(key) else { return Verdict::Right };
+        let found = join_record(source.identity(), key, source.record().record_bytes(), sums);
+        if found == wanted { Verdict::Right } else { Verdict::Wrong }
     }
 
     /// Whether there is anything to compare with.

@@ -3,8 +3,8 @@
 //! - Owns: one state a host slot, the way back from expert to slot, three orders of use. In: claims, and what became of them.
 //! - Out: slots. Numbers only; the bytes lie where the slot's number says.
 //! - Invariants: pure, and nothing allocates after [`HostTier::new`]. An expert is in at most one host slot. A slot that is read
-//!   into or copied from is in no order and is claimed by nobody. At most `kept_max` slots are kept and at most `guesses_max`
-//!   hold guesses, so a demand always finds one of the others as soon as what is under way has ended.
+//!   into or copied from is in no order and is claimed by nobody. Some slots are neither kept nor hold guesses, so a demand
+//!   always finds one of these as soon as what is under way has ended.
 //!
 //! ```text
 //!            claim                    landed                         lend          give_back
@@ -12,6 +12,9 @@
 //!     ^ failed            |  want: a guess that was right is a demand's          |
 //!     +-------------------+                        Kept <--- the device dropped it; it goes last
 //! ```
+//!
+//! Slots beyond those that a tier begins with come and go with their memory ([`HostTier::add`], [`HostTier::remove`]); as many as there
+//! are of them may be kept, or hold more guesses.
 
 use std::collections::HashMap;
 
@@ -52,9 +55,18 @@ enum Class {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// There is no memory for it.
+    Absent,
     Free,
-    Reading { key: ExpertKey, is_guess: bool },
-    Held { key: ExpertKey, class: Class, lent: u32 },
+    Reading {
+        key: ExpertKey,
+        is_guess: bool,
+    },
+    Held {
+        key: ExpertKey,
+        class: Class,
+        lent: u32,
+    },
 }
 
 /// The slots of host memory and the experts in them.
@@ -69,38 +81,103 @@ pub struct HostTier {
     kept_count: u32,
     kept_max: u32,
     guess_count: u32,
-    guesses_max: u32,
+    /// Slots that have memory.
+    present: u32,
+    /// Slots that are neither kept nor hold guesses, whatever happens.
+    reserve: u32,
 }
 
 impl HostTier {
-    /// `slot_count` empty slots, of which at most `kept_max` keep what the device gave up and at most `guesses_max` hold guesses.
+    /// `ring` empty slots, of which at most `guesses_max` hold guesses, and room for `kept_capacity` more slots, which have no memory
+    /// yet.
     ///
     /// # Panics
-    /// When that leaves no slot for a demand.
-    pub fn new(slot_count: u32, kept_max: u32, guesses_max: u32) -> Self {
-        let taken = kept_max.checked_add(guesses_max);
-        assert!(
-            taken.is_some_and(|taken| taken < slot_count),
-            "{kept_max} kept and {guesses_max} guesses leave no slot of {slot_count} for a demand"
-        );
-        let recency = || Recency::new(slot_count);
+    /// When guesses leave no slot for a demand.
+    pub fn new(ring: u32, kept_capacity: u32, guesses_max: u32) -> Self {
+        assert!(guesses_max < ring, "{guesses_max} guesses leave no slot of {ring} for a demand");
+        let capacity = ring.checked_add(kept_capacity).expect("slots are counted in u32");
+        let recency = || Recency::new(capacity);
+        let mut slots = vec![State::Free; ring as usize];
+        slots.resize(capacity as usize, State::Absent);
         Self {
-            slots: vec![State::Free; slot_count as usize],
-            slot_of: HashMap::with_capacity(2 * slot_count as usize),
-            free: (0..slot_count).rev().map(HostSlot).collect(),
+            slots,
+            slot_of: HashMap::with_capacity(2 * capacity as usize),
+            free: (0..ring).rev().map(HostSlot).collect(),
             spare: recency(),
             guesses: recency(),
             kept: recency(),
             kept_count: 0,
-            kept_max,
+            kept_max: 0,
             guess_count: 0,
-            guesses_max,
+            present: ring,
+            reserve: ring - guesses_max,
         }
     }
 
-    /// How many slots there are.
+    /// A slot without memory, the lowest; `None` when all have theirs.
+    pub fn absent(&self) -> Option<HostSlot> {
+        let index = self.slots.iter().position(|state| *state == State::Absent)?;
+        Some(HostSlot(u32::try_from(index).expect("invariant: slots are counted in u32")))
+    }
+
+    /// There is memory for `slot` now.
+    ///
+    /// # Panics
+    /// When there was.
+    pub fn add(&mut self, slot: HostSlot) {
+        let state = &mut self.slots[slot.0 as usize];
+        assert_eq!(*state, State::Absent, "{slot:?} is there already");
+        *state = State::Free;
+        self.free.push(slot);
+        self.kept_max += 1;
+        self.present += 1;
+    }
+
+    /// Whether nothing is under way for `slot`, so that its memory may go.
+    pub fn is_idle(&self, slot: HostSlot) -> bool {
+        matches!(self.slots[slot.0 as usize], State::Free | State::Held { lent: 0, .. })
+    }
+
+    /// The memory of `slot` goes, and what it holds with it.
+    ///
+    /// # Panics
+    /// When something is under way for it, or it is one of those that the tier began with.
+    pub fn remove(&mut self, slot: HostSlot) {
+        assert!(self.is_idle(slot), "{slot:?} is in use");
+        self.clear(slot);
+        let at =
+            self.free.iter().rposition(|&other| other == slot).expect("invariant: a cleared slot is free");
+        self.free.remove(at);
+        self.slots[slot.0 as usize] = State::Absent;
+        self.kept_max = self.kept_max.checked_sub(1).expect("what was added is removed, and no more");
+        self.present -= 1;
+        if self.kept_count > self.kept_max {
+            self.spare_oldest_kept();
+        }
+    }
+
+    /// Whether a slot is empty.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether something has to go before more is kept.
+    pub fn is_kept_full(&self) -> bool {
+        self.kept_count >= self.kept_max || self.guess_room() == 0
+    }
+
+    /// How many slots have memory.
     pub fn slot_count(&self) -> u32 {
-        u32::try_from(self.slots.len()).expect("invariant: made from a u32")
+        self.present
+    }
+
+    /// What has been kept for longest.
+    pub fn oldest_kept(&self) -> Option<ExpertKey> {
+        let slot = self.kept.oldest()?;
+        match self.slots[slot.0 as usize] {
+            State::Held { key, .. } => Some(key),
+            _ => unreachable!("only what is held is ordered"),
+        }
     }
 
     /// How many slots keep what the device gave up.
@@ -119,7 +196,7 @@ impl HostTier {
         let found = match self.slots[slot.0 as usize] {
             State::Reading { .. } => Found::Reading,
             State::Held { .. } => Found::Held,
-            State::Free => unreachable!("the table names an empty slot"),
+            State::Absent | State::Free => unreachable!("the table names an empty slot"),
         };
         Some((slot, found))
     }
@@ -131,7 +208,7 @@ impl HostTier {
 
     /// How many more guesses are taken without another making room.
     pub fn guess_room(&self) -> u32 {
-        self.guesses_max - self.guess_count
+        (self.present - self.reserve).saturating_sub(self.kept_count + self.guess_count)
     }
 
     /// Whether `slot` holds a guess that nobody has wanted yet.
@@ -148,15 +225,18 @@ impl HostTier {
         let oldest = |recency: &Recency| recency.oldest().map(|slot| HostSlot(slot.0));
         let is_over = match claim {
             Claim::Demand => false,
-            Claim::Guess => self.guess_count >= self.guesses_max,
-            Claim::Keep => self.kept_count >= self.kept_max,
+            Claim::Guess => self.guess_room() == 0,
+            Claim::Keep => self.is_kept_full(),
         };
         let slot = match claim {
             Claim::Guess if is_over => oldest(&self.guesses)?,
             Claim::Keep if is_over => oldest(&self.kept)?,
             Claim::Demand | Claim::Guess | Claim::Keep => {
                 let is_demand = claim == Claim::Demand;
-                let found = self.free.last().copied().or_else(|| oldest(&self.spare));
+                // Memory that holds nothing first; then what was read into last, which is likeliest to lie in a processor's
+                // cache, into which drives write, too.
+                let spare = || self.spare.newest().map(|slot| HostSlot(slot.0));
+                let found = self.free.last().copied().or_else(spare);
                 found.or_else(|| if is_demand { oldest(&self.guesses) } else { None })?
             }
         };
@@ -235,6 +315,10 @@ impl HostTier {
         };
         *lent = lent.checked_sub(1).expect("a slot is given back as often as it was lent");
         self.enter(slot);
+        if self.kept_count > self.kept_max {
+            // Memory went while it was lent.
+            self.spare_oldest_kept();
+        }
     }
 
     /// The device gives `key` up. True when its bytes are here and stay; false when they would have to be copied.
@@ -244,19 +328,32 @@ impl HostTier {
             return true;
         }
         self.leave(slot);
-        if self.kept_count >= self.kept_max
-            && let Some(SlotIndex(oldest)) = self.kept.oldest()
-        {
+        if self.is_kept_full() {
+            self.spare_oldest_kept();
+        }
+        if !self.is_kept_full() {
+            self.set_class(slot, Class::Kept);
+        }
+        self.enter(slot);
+        true
+    }
+
+    /// A copy into `slot` for [`Claim::Keep`] was never submitted: the slot is empty.
+    ///
+    /// # Panics
+    /// When it was not lent once.
+    pub fn forget(&mut self, slot: HostSlot) {
+        self.give_back(slot);
+        self.clear(slot);
+    }
+
+    fn spare_oldest_kept(&mut self) {
+        if let Some(SlotIndex(oldest)) = self.kept.oldest() {
             let oldest = HostSlot(oldest);
             self.leave(oldest);
             self.set_class(oldest, Class::Spare);
             self.enter(oldest);
         }
-        if self.kept_count < self.kept_max {
-            self.set_class(slot, Class::Kept);
-        }
-        self.enter(slot);
-        true
     }
 
     /// Guesses for which `is_stale` holds become spare: right bytes that nobody asked for.
@@ -281,7 +378,7 @@ impl HostTier {
 
     /// Forgets everything that nothing is under way for.
     pub fn clear_idle(&mut self) {
-        for index in 0..self.slot_count() {
+        for index in (0..).take(self.slots.len()) {
             if matches!(self.slots[index as usize], State::Held { lent: 0, .. }) {
                 self.clear(HostSlot(index));
             }
@@ -331,6 +428,7 @@ impl HostTier {
     fn clear(&mut self, slot: HostSlot) {
         self.leave(slot);
         match std::mem::replace(&mut self.slots[slot.0 as usize], State::Free) {
+            State::Absent => unreachable!("{slot:?} has no memory"),
             State::Free => return,
             State::Reading { key, is_guess } => {
                 self.slot_of.remove(&key);
@@ -350,9 +448,14 @@ impl HostTier {
     /// # Panics
     /// When they disagree.
     pub fn assert_consistent(&self) {
-        let (mut kept, mut guesses, mut occupied, mut ordered) = (0, 0, 0, 0);
+        let (mut kept, mut kept_idle, mut guesses) = (0, 0, 0);
+        let (mut occupied, mut ordered, mut absent) = (0, 0, 0);
         for (index, state) in (0..).map(HostSlot).zip(&self.slots) {
             let key = match *state {
+                State::Absent => {
+                    absent += 1;
+                    continue;
+                }
                 State::Free => {
                     assert!(self.free.contains(&index), "an empty slot is on no list");
                     continue;
@@ -363,6 +466,7 @@ impl HostTier {
                 }
                 State::Held { key, class, lent } => {
                     kept += u32::from(class == Class::Kept);
+                    kept_idle += u32::from(class == Class::Kept && lent == 0);
                     guesses += u32::from(class == Class::Guess);
                     ordered += usize::from(lent == 0);
                     key
@@ -372,11 +476,12 @@ impl HostTier {
             assert_eq!(self.slot_of.get(&key), Some(&index), "the table does not know where {key} is");
         }
         assert_eq!(occupied, self.slot_of.len(), "the table names experts that are in no slot");
-        assert_eq!(occupied + self.free.len(), self.slots.len(), "a slot is listed as empty twice");
+        assert_eq!(occupied + absent + self.free.len(), self.slots.len(), "a slot is listed as empty twice");
         let orders = [&self.spare, &self.guesses, &self.kept];
         let counted: usize = orders.iter().map(|order| order.oldest_first().count()).sum();
         assert_eq!(ordered, counted, "the orders miss a slot");
         assert_eq!((kept, guesses), (self.kept_count, self.guess_count), "kept and guesses are miscounted");
-        assert!(kept <= self.kept_max && guesses <= self.guesses_max, "{kept} kept, {guesses} guesses");
+        assert!(kept_idle <= self.kept_max, "{kept} kept of {}", self.kept_max);
+        assert_eq!(self.present as usize + absent, self.slots.len(), "slots with memory are miscounted");
     }
 }

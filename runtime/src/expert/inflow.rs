@@ -3,8 +3,8 @@
 //! - Owns: the transport, the host tier's table and its slots' memory.
 //! - In: experts that a step waits for, and guesses at those that it will want.
 //! - Out: host slots that hold a whole, checked record.
-//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few reads are under way, so
-//!   a demand waits for at most `guess_depth` reads that it did not ask for. A guess that fails is forgotten; a step
+//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while none of them is under way, so
+//!   a demand waits for few bytes that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
 use std::collections::VecDeque;
@@ -18,12 +18,16 @@ use crate::base::region::HostBuffer;
 use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
-use crate::expert::{ExpertError, Transport};
+use crate::expert::pace::Pace;
+use crate::expert::{ExpertError, HostPath, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::{ExpertPieces, Source};
 
-/// Pieces of a record at most: its three matrices.
-const PIECES_MAX: usize = 3;
+/// Matrices of a record.
+const MATRICES: usize = 3;
+
+/// Pieces of a record at most: its matrices.
+const PIECES_MAX: usize = MATRICES;
 
 /// The memory of a host slot, and what is on its way into it.
 struct Place {
@@ -31,10 +35,13 @@ struct Place {
     buffers: [Option<HostBuffer>; PIECES_MAX],
     /// Where in them the wanted bytes lie.
     ranges: [Range<usize>; PIECES_MAX],
+    /// The checksums of the record's matrices, as far as they have landed.
+    sums: [u128; MATRICES],
     /// What is being read.
     pieces: Option<ExpertPieces>,
     key: Option<ExpertKey>,
-    begun: [Option<Instant>; PIECES_MAX],
+    /// When the read of each piece began, and whether as a guess.
+    begun: [Option<(Instant, bool)>; PIECES_MAX],
     next_piece: usize,
     left: usize,
     is_second_read: bool,
@@ -70,6 +77,8 @@ pub struct InflowStats {
     pub guesses_wasted: u64,
     /// Uses that found their record in host memory, guesses left out.
     pub host_hits: u64,
+    /// Experts that the device gave up and that were copied to host memory.
+    pub kept: u64,
     /// Record bytes read.
     pub read_bytes: u64,
 }
@@ -88,51 +97,191 @@ pub(super) struct Inflow {
     /// Slots lent to copies that are not submitted yet.
     held: Vec<HostSlot>,
     completions: Vec<Completion>,
-    guess_depth: usize,
+    /// Pieces that have landed and are not yet looked at.
+    arrived: Vec<(HostSlot, usize)>,
+    pace: Pace,
+    /// Pieces of a record.
+    pieces: usize,
+    /// Slots that may keep what the device gives up, as far as there is memory for them.
+    kept_allowed: u32,
+    kept_capacity: u32,
+    /// Memory that came after the ring's: the region's id, and the slots that lie in it.
+    parts: Vec<(u64, Vec<HostSlot>)>,
     stats: InflowStats,
 }
 
 impl Inflow {
-    /// Takes over a transport that nothing is under way in.
+    /// Takes over a transport that nothing is under way in. Its ring is what is read into; for up to `kept_capacity` records more
+    /// memory is taken as they come.
     ///
     /// # Errors
     /// When the device is lost.
     ///
     /// # Panics
-    /// When the transport's ring has fewer buffers than one record has pieces and a guess needs.
+    /// When the transport's ring has fewer buffers than one record has pieces.
     pub(super) fn new(
         mut transport: Transport,
         source: Arc<Source>,
-        kept_max: u32,
-        guess_depth: usize,
+        kept_capacity: u32,
+        pace: Pace,
     ) -> Result<Self, ExpertError> {
         let pieces = source.expert_keys().next().map_or(1, |key| source.expert_pieces(key).len());
         let mut buffers = transport.take_buffers()?;
-        let slot_count = buffers.len() / pieces;
-        let places: Vec<Place> = (0..slot_count)
-            .map(|_| {
-                let mut place = Place::default();
-                place.buffers[..pieces].iter_mut().for_each(|buffer| *buffer = buffers.pop());
-                place
-            })
-            .collect();
-        let slot_count = u32::try_from(slot_count).expect("invariant: a ring's buffers are counted in u32");
-        // Half of the ring for guesses; the rest is read into and copied from.
-        let ring = slot_count.saturating_sub(kept_max);
-        let tier = HostTier::new(slot_count, kept_max.min(slot_count.saturating_sub(1)), ring / 2);
+        let ring = u32::try_from(buffers.len() / pieces).expect("invariant: buffers are counted in u32");
+        // The device cannot write where only a copy by the processor leads.
+        let can_keep = transport.report().host_path != HostPath::Copy;
+        let kept_capacity = if can_keep { kept_capacity } else { 0 };
+        let capacity = (ring + kept_capacity) as usize;
+        let mut places: Vec<Place> = Vec::new();
+        places.resize_with(capacity, Place::default);
+        for place in &mut places[..ring as usize] {
+            place.take_buffers(pieces, &mut buffers);
+        }
         Ok(Self {
             transport,
             source,
-            tier,
+            // Half of the ring for guesses; the rest is read into and copied from.
+            tier: HostTier::new(ring, kept_capacity, ring / 2),
             places,
-            demand: VecDeque::with_capacity(slot_count as usize),
-            guesses: VecDeque::with_capacity(slot_count as usize),
-            lent: VecDeque::with_capacity(slot_count as usize),
-            held: Vec::with_capacity(slot_count as usize),
+            demand: VecDeque::with_capacity(capacity),
+            guesses: VecDeque::with_capacity(capacity),
+            lent: VecDeque::with_capacity(capacity),
+            held: Vec::with_capacity(capacity),
             completions: Vec::new(),
-            guess_depth,
+            arrived: Vec::new(),
+            pace,
+            pieces,
+            kept_allowed: kept_capacity,
+            kept_capacity,
+            parts: Vec::new(),
             stats: InflowStats::default(),
         })
+    }
+
+    /// How many experts may be kept, as far as there is memory for them.
+    pub(super) fn kept_allowed(&self) -> u32 {
+        self.kept_allowed
+    }
+
+    /// Slots that have memory beyond the ring's.
+    pub(super) fn kept_memory(&self) -> u32 {
+        self.tier.kept_max()
+    }
+
+    /// Experts that are kept.
+    pub(super) fn kept_count(&self) -> u32 {
+        self.tier.kept_count()
+    }
+
+    /// From now on at most `slots` experts are kept: memory beyond goes back to the system as far as nothing is under way in it,
+    /// the rest with a later call.
+    pub(super) fn allow_kept(&mut self, slots: u32) {
+        self.kept_allowed = slots.min(self.kept_capacity);
+        if self.take_back(false).is_err() {
+            // The device is lost; the next step says so.
+            return;
+        }
+        let mut at = self.parts.len();
+        while at > 0 && self.tier.kept_max() > self.kept_allowed {
+            at -= 1;
+            if self.parts[at].1.iter().all(|&slot| self.tier.is_idle(slot)) {
+                let (_, slots) = self.parts.remove(at);
+                self.give_up(&slots);
+            }
+        }
+    }
+
+    fn give_up(&mut self, slots: &[HostSlot]) {
+        let mut buffers = Vec::with_capacity(slots.len() * self.pieces);
+        for &slot in slots {
+            self.tier.remove(slot);
+            let place = &mut self.places[slot.0 as usize];
+            buffers.extend(place.buffers.iter_mut().filter_map(Option::take));
+            place.key = None;
+        }
+        self.transport.shrink(buffers);
+    }
+
+    /// Takes memory for some experts more, where that is allowed and can be had. Where it cannot, no more is asked for.
+    fn grow(&mut self) {
+        let wanted = self.kept_allowed.saturating_sub(self.tier.kept_max()) as usize;
+        if wanted == 0 {
+            return;
+        }
+        let Ok((region_id, mut buffers)) = self.transport.grow(wanted * self.pieces) else {
+            self.kept_allowed = self.tier.kept_max();
+            return;
+        };
+        let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
+        while buffers.len() >= self.pieces {
+            let slot = self.tier.absent().expect("invariant: no more than the capacity is allowed");
+            self.tier.add(slot);
+            self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
+            slots.push(slot);
+        }
+        assert!(buffers.is_empty(), "memory is taken for whole records");
+        self.parts.push((region_id, slots));
+    }
+
+    /// The device gives `key` up. `Some` when its bytes are to be copied into a slot before they are overwritten; nothing where they
+    /// are here already, or are not kept. `is_worth_more` says whether the first of two is worth more than the second.
+    pub(super) fn keep(
+        &mut self,
+        key: ExpertKey,
+        is_worth_more: impl Fn(ExpertKey, ExpertKey) -> bool,
+    ) -> Option<HostSlot> {
+        if self.kept_capacity == 0 {
+            return None;
+        }
+        if self.tier.is_kept_full() {
+            self.grow();
+        }
+        if self.tier.is_kept_full() {
+            let oldest = self.tier.oldest_kept()?;
+            if !is_worth_more(key, oldest) {
+                return None;
+            }
+        }
+        if self.tier.lookup(key).is_some() {
+            self.tier.keep(key);
+            return None;
+        }
+        let slot = self.tier.claim(key, Claim::Keep)?;
+        self.prepare(slot, key, false);
+        let place = &mut self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: prepared above");
+        place.left = 0;
+        for (range, piece) in place.ranges.iter_mut().zip(pieces.iter()) {
+            *range = 0..usize::try_from(piece.span.len_bytes).expect("invariant: a piece fits its buffer");
+        }
+        self.stats.kept += 1;
+        Some(slot)
+    }
+
+    /// Records the copy of a record that the device gives up, from `source` into the slot that [`Self::keep`] gave.
+    pub(super) fn record_keep(
+        &self,
+        recorder: &mut Recorder,
+        slot: HostSlot,
+        source: &Buffer,
+        source_offset_bytes: u64,
+    ) {
+        let place = &self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what is kept has pieces");
+        for (piece, (buffer, range)) in pieces.iter().zip(place.buffers.iter().zip(&place.ranges)) {
+            let buffer = buffer.as_ref().expect("invariant: what is kept has its buffers");
+            let (target, offset_bytes) = self.transport.staging().land(buffer, range);
+            let from = source_offset_bytes + piece.record_offset_bytes;
+            recorder.copy(source, from, target, offset_bytes, range.len() as u64);
+        }
+    }
+
+    /// The copies into `slots` end with the ticket; without one they were never submitted.
+    pub(super) fn kept(&mut self, slots: &[HostSlot], ticket: Option<Ticket>) {
+        match ticket {
+            Some(ticket) => self.lent.extend(slots.iter().map(|&slot| (ticket, slot))),
+            None => slots.iter().for_each(|&slot| self.tier.forget(slot)),
+        }
     }
 
     pub(super) fn transport(&self) -> &Transport {
@@ -175,7 +324,7 @@ impl Inflow {
                 }
                 Wanted::Reading(slot)
             }
-            None => match self.tier.claim(key, Claim::Demand) {
+            None => match self.claim(key, Claim::Demand) {
                 None => Wanted::NoSlot,
                 Some(slot) => {
                     self.stats.demand_reads += 1;
@@ -193,7 +342,7 @@ impl Inflow {
         if self.tier.lookup(key).is_some() {
             return false;
         }
-        let Some(slot) = self.tier.claim(key, Claim::Guess) else { return false };
+        let Some(slot) = self.claim(key, Claim::Guess) else { return false };
         self.prepare(slot, key, false);
         self.guesses.push_back(slot);
         true
@@ -225,6 +374,20 @@ impl Inflow {
         self.transport.in_flight() > 0
     }
 
+    /// A slot to read into. While more memory may be had it is an empty one, so that what was read stays: when the device gives it up
+    /// nothing needs to be copied.
+    fn claim(&mut self, key: ExpertKey, claim: Claim) -> Option<HostSlot> {
+        if !self.tier.has_free() {
+            self.grow();
+        }
+        self.tier.claim(key, claim)
+    }
+
+    /// Whether copies out of slots are under way.
+    pub(super) fn is_lending(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
     fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {
         let pieces = self.source.expert_pieces(key);
         let place = &mut self.places[slot.0 as usize];
@@ -237,22 +400,26 @@ impl Inflow {
         place.failure = None;
     }
 
-    /// Begins as many reads as the queue takes: demands first, guesses while few reads are under way.
+    /// Begins as many reads as the pace allows, demands first.
     pub(super) fn begin_reads(&mut self) {
         while self.transport.room() > 0 {
             let (slot, is_guess) = match (self.demand.front(), self.guesses.front()) {
                 (Some(&slot), _) => (slot, false),
-                (None, Some(&slot)) if self.transport.in_flight() < self.guess_depth => (slot, true),
-                (None, _) => return,
+                (None, Some(&slot)) => (slot, true),
+                (None, None) => return,
             };
             let place = &mut self.places[slot.0 as usize];
             let pieces = place.pieces.expect("invariant: prepared when it was asked for");
             let piece = place.next_piece;
+            let span = pieces[piece].span;
+            if !self.pace.admits(span.len_bytes, is_guess) {
+                return;
+            }
             if piece == 0 && is_guess {
                 self.stats.guesses_issued += 1;
             }
             let buffer = place.buffers[piece].take().expect("invariant: nobody else reads into it");
-            place.begun[piece] = Some(Instant::now());
+            place.begun[piece] = Some((Instant::now(), is_guess));
             place.next_piece += 1;
             if place.next_piece == pieces.len() {
                 if is_guess {
@@ -261,7 +428,7 @@ impl Inflow {
                     self.demand.pop_front()
                 };
             }
-            let span = pieces[piece].span;
+            self.pace.begun(span.len_bytes, is_guess);
             self.transport.push(Read {
                 file: span.file,
                 offset_bytes: span.offset_bytes,
@@ -297,35 +464,37 @@ impl Inflow {
         mut completions: Vec<Completion>,
         polled: Result<(), DiskError>,
     ) -> Result<(), ExpertError> {
-        let mut whole = Vec::new();
         for Completion { tag, buffer, result } in completions.drain(..) {
             let (index, piece) = (tag / PIECES_MAX as u64, tag % PIECES_MAX as u64);
             let slot = HostSlot(u32::try_from(index).expect("invariant: tags are made of slots"));
             let piece = usize::try_from(piece).expect("invariant: at most PIECES_MAX");
-            if self.arrive(slot, piece, buffer, result.map_err(ExpertError::from)) {
-                whole.push(slot);
-            }
+            self.arrive(slot, piece, buffer, result.map_err(ExpertError::from));
         }
         self.completions = completions;
-        let settled = self.settle(&whole);
+        // The drive goes on while what it gave is looked at.
+        self.begin_reads();
+        self.sum_arrived();
+        let settled = self.settle();
         polled?;
         settled
     }
 
-    /// Takes in one piece; true when it was the last of its record.
+    /// Takes in one piece.
     fn arrive(
         &mut self,
         slot: HostSlot,
         piece: usize,
         buffer: HostBuffer,
         result: Result<Range<usize>, ExpertError>,
-    ) -> bool {
+    ) {
         let place = &mut self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what is read has pieces");
+        let (begun, was_guess) = place.begun[piece].take().expect("invariant: what ends has begun");
+        self.pace.ended(pieces[piece].span.len_bytes, was_guess);
         place.buffers[piece] = Some(buffer);
-        place.left -= 1;
         match result {
             Ok(range) => {
-                if let (Some(begun), Some(key)) = (place.begun[piece], place.key) {
+                if let Some(key) = place.key {
                     let bytes = range.len() as u64;
                     self.stats.read_bytes += bytes;
                     let watch = self.transport.watch();
@@ -337,26 +506,62 @@ impl Inflow {
                 place.failure.get_or_insert(error);
             }
         }
-        place.left == 0
+        self.arrived.push((slot, piece));
     }
 
-    /// All pieces of `slots` have come back: checks the records, has those read once more that are wrong.
-    fn settle(&mut self, slots: &[HostSlot]) -> Result<(), ExpertError> {
-        let wrong = self.wrong_ones(slots);
+    /// Sums what has arrived, where there is something to compare it with. A GGUF in place has no checksums.
+    fn sum_arrived(&mut self) {
+        if !self.transport.checker().is_on() {
+            return;
+        }
+        let layout = self.source.record();
+        let mut places = Vec::with_capacity(self.arrived.len());
+        let mut matrices: Vec<&[u8]> = Vec::with_capacity(self.arrived.len());
+        for &(slot, piece) in &self.arrived {
+            let place = &self.places[slot.0 as usize];
+            let (Some(key), Some(buffer), None, Some(pieces)) =
+                (place.key, &place.buffers[piece], &place.failure, place.pieces)
+            else {
+                continue;
+            };
+            let bytes = &buffer.as_slice()[place.ranges[piece].clone()];
+            if pieces.len() == MATRICES {
+                places.push((slot, piece));
+                matrices.push(bytes);
+            } else {
+                places.extend((0..MATRICES).map(|matrix| (slot, matrix)));
+                matrices.extend(layout.matrices(key, bytes));
+            }
+        }
+        let sums = self.transport.checker().sum_matrices(&matrices);
+        for ((slot, matrix), sum) in places.into_iter().zip(sums) {
+            self.places[slot.0 as usize].sums[matrix] = sum;
+        }
+    }
+
+    /// Counts what has arrived. Records of which all pieces have are done, or are read once more where they are wrong.
+    fn settle(&mut self) -> Result<(), ExpertError> {
         let mut failure = None;
-        for &slot in slots {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for (slot, _) in arrived.drain(..) {
             let place = &mut self.places[slot.0 as usize];
+            place.left -= 1;
+            if place.left > 0 {
+                continue;
+            }
             let key = place.key.expect("invariant: what is read has a name");
             let pieces = place.pieces.expect("invariant: what is read has pieces");
-            if wrong.contains(&slot) {
+            let checker = self.transport.checker();
+            if place.failure.is_none() && checker.is_on() && checker.judge(key, place.sums) == Verdict::Wrong
+            {
                 if !place.is_second_read {
                     // The drive, or the way from it, may have been wrong this once.
-                    self.transport.checker().note_second_read();
+                    checker.note_second_read();
                     (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
                     self.demand.push_back(slot);
                     continue;
                 }
-                place.failure = Some(self.transport.checker().damaged(&Check::Record(key), pieces[0].span));
+                place.failure = Some(checker.damaged(&Check::Record(key), pieces[0].span));
             }
             match place.failure.take() {
                 None => self.tier.landed(slot),
@@ -370,27 +575,8 @@ impl Inflow {
                 }
             }
         }
+        self.arrived = arrived;
         failure.map_or(Ok(()), Err)
-    }
-
-    /// Those of `slots` whose record is not what the store says. A GGUF in place, whose records lie in pieces, has no checksums.
-    fn wrong_ones(&mut self, slots: &[HostSlot]) -> Vec<HostSlot> {
-        if !self.transport.checker().is_on() {
-            return Vec::new();
-        }
-        let (mut checked, mut records) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
-        for &slot in slots {
-            let place = &self.places[slot.0 as usize];
-            if let (Some(key), Some(buffer), None, Some(1)) =
-                (place.key, &place.buffers[0], &place.failure, place.pieces.map(|pieces| pieces.len()))
-            {
-                checked.push(slot);
-                records.push((key, &buffer.as_slice()[place.ranges[0].clone()]));
-            }
-        }
-        let verdicts = self.transport.checker().check_records(&records);
-        let judged = checked.into_iter().zip(verdicts);
-        judged.filter(|&(_, verdict)| verdict == Verdict::Wrong).map(|(slot, _)| slot).collect()
     }
 
     /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails
@@ -481,6 +667,14 @@ impl Inflow {
     }
 }
 
+impl Place {
+    fn take_buffers(&mut self, pieces: usize, from: &mut Vec<HostBuffer>) {
+        for buffer in &mut self.buffers[..pieces] {
+            *buffer = from.pop();
+        }
+    }
+}
+
 impl Default for Place {
     fn default() -> Self {
         Self {
@@ -488,6 +682,7 @@ impl Default for Place {
             ranges: [const { 0..0 }; PIECES_MAX],
             pieces: None,
             key: None,
+            sums: [0; MATRICES],
             begun: [None; PIECES_MAX],
             next_piece: 0,
             left: 0,

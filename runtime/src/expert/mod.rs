@@ -17,6 +17,8 @@ mod recency;
 
 mod ranking;
 
+pub mod pace;
+
 pub mod pool;
 
 pub mod plan;

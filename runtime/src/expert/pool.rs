@@ -6,7 +6,7 @@
 //! - Invariants: pure. An expert is in at most one slot; table and slots agree; what loads or is pinned stays. After
 //!   [`Pool::new`] nothing allocates.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::base::ids::{ExpertKey, SlotIndex};
 use crate::expert::policy::Policy;
@@ -64,7 +64,13 @@ pub struct Pool {
     /// The number of the wave being planned, and for each slot that of the last wave which took it.
     wave: u64,
     wave_of: Vec<u64>,
+    /// Slots through which a sweep passes its experts, the longest there first; see [`Pool::begin_sweep`].
+    passing: VecDeque<SlotIndex>,
+    is_sweep: bool,
 }
+
+/// Slots through which a sweep passes its experts: those of the wave that the device computes, and of the one that is being loaded.
+pub const SWEEP_SLOTS: usize = 64;
 
 impl Pool {
     /// A pool of `slot_count` empty slots for the experts of `space`.
@@ -87,6 +93,8 @@ impl Pool {
             empty: (0..slot_count).rev().map(SlotIndex).collect(),
             wave: 0,
             wave_of: vec![0; len],
+            passing: VecDeque::with_capacity(SWEEP_SLOTS),
+            is_sweep: false,
         }
     }
 
@@ -100,8 +108,17 @@ impl Pool {
         self.policy
     }
 
+    /// A step begins that uses nearly all experts once: it takes empty slots, then [`SWEEP_SLOTS`] again and again, so that what
+    /// was there before stays, for the next sweep and for single tokens.
+    pub fn begin_sweep(&mut self) {
+        self.begin_step();
+        self.is_sweep = true;
+    }
+
     /// A step begins, one pass through all layers: the time of policies that forget.
     pub fn begin_step(&mut self) {
+        self.is_sweep = false;
+        self.passing.clear();
         if let Order::Ranking(ranking) = &mut self.order {
             ranking.begin_step();
         }
@@ -129,6 +146,17 @@ impl Pool {
     pub fn touch(&mut self, key: ExpertKey) {
         if let Some(slot) = self.lookup(key) {
             self.note_use(slot, key);
+        }
+    }
+
+    /// Whether the policy would rather have `one` than `other`, wherever they are. Where it only knows an order of use, what leaves now is
+    /// worth more than what left before.
+    pub fn is_worth_more(&self, one: ExpertKey, other: ExpertKey) -> bool {
+        match &self.order {
+            Order::Recency(_) => true,
+            Order::Ranking(ranking) => {
+                ranking.score(self.space.index(one)) > ranking.score(self.space.index(other))
+            }
         }
     }
 
@@ -192,7 +220,13 @@ impl Pool {
             Order::Recency(recency) => recency.remove(slot),
             Order::Ranking(ranking) => ranking.remove(slot),
         }
+        self.passing.retain(|&other| other != slot);
         self.empty.push(slot);
+    }
+
+    /// Whether the step is a sweep.
+    pub fn is_sweep(&self) -> bool {
+        self.is_sweep
     }
 
     /// Empties every slot and forgets every use.
@@ -226,7 +260,17 @@ impl Pool {
     /// Takes a slot for `key`, which is in none: an empty one, else the policy's victim among the ready and unpinned
     /// slots outside the wave. Gives the slot and who had to leave, or nothing when no slot can be had.
     pub(super) fn claim(&mut self, key: ExpertKey) -> Option<(SlotIndex, Option<ExpertKey>)> {
-        let slot = self.empty.pop().or_else(|| self.take_victim())?;
+        let slot = match self.empty.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = self.take_passing().or_else(|| self.take_victim())?;
+                if self.is_sweep {
+                    self.passing.retain(|&other| other != slot);
+                    self.passing.push_back(slot);
+                }
+                slot
+            }
+        };
         let victim = self.slots[slot.0 as usize].claim(key);
         if let Some(victim) = victim {
             let was = self.slot_of.remove(&victim);
@@ -236,6 +280,22 @@ impl Pool {
         assert_eq!(other, None, "{key} was given a second slot");
         assert!(self.join_wave(slot, key), "{key} was given a slot that the wave has already");
         Some((slot, victim))
+    }
+
+    /// In a sweep, the slot that has passed an expert and may pass the next; then others leave only until there are enough such slots.
+    fn take_passing(&mut self) -> Option<SlotIndex> {
+        let enough = SWEEP_SLOTS.min(self.slots.len());
+        if !self.is_sweep || self.passing.len() < enough {
+            return None;
+        }
+        let index = self.passing.front()?.0 as usize;
+        let may_leave = self.slots[index].is_evictable() && self.wave_of[index] != self.wave;
+        let slot = if may_leave { self.passing.pop_front() } else { None }?;
+        match &mut self.order {
+            Order::Recency(recency) => recency.remove(slot),
+            Order::Ranking(ranking) => ranking.remove(slot),
+        }
+        Some(slot)
     }
 
     fn take_victim(&mut self) -> Option<SlotIndex> {

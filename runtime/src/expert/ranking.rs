@@ -124,6 +124,11 @@ impl Ranking {
         }
     }
 
+    /// What an expert's uses are worth now, in a slot or not; to be compared with another's.
+    pub(super) fn score(&self, expert: u32) -> f64 {
+        self.scores[expert as usize]
+    }
+
     /// Notes a use of `expert`, which is in `slot` now, whatever was there.
     pub(super) fn note_use(&mut self, slot: SlotIndex, expert: u32) {
         let weight = self.weights[self.step_in_life] * (self.halvings as f64).exp2();

@@ -51,6 +51,12 @@ impl Recency {
         self.oldest_first().next()
     }
 
+    /// The slot that was used last.
+    pub(super) fn newest(&self) -> Option<SlotIndex> {
+        let slot = self.previous[self.sentinel()];
+        (slot as usize != self.sentinel()).then_some(SlotIndex(slot))
+    }
+
     /// The slot used next after `slot`, if there is one; `slot` is in the ring.
     pub(super) fn after(&self, slot: SlotIndex) -> Option<SlotIndex> {
         let next = self.next[slot.0 as usize];

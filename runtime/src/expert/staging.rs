@@ -1,16 +1,23 @@
-//! Host memory between disk and device: a ring of buffers, each free, being read into, or being copied from.
+//! Host memory between disk and device: buffers, each free, being read into, or being copied from.
 //!
-//! - Owns: one region of host memory, cut into equal buffers, and the device buffer through which the device sees it.
+//! - Owns: parts, each a region of host memory that is cut into equal buffers, and the device buffer through which the device
+//!   sees it.
 //! - In: a request for a free buffer; later the same buffer, full, with the ticket of the copy that empties it.
 //! - Out: exclusive [`HostBuffer`]s, and where the device finds their bytes.
 //! - Invariants: a buffer that the device may still read is not handed out: its ticket has passed. A buffer is in one
 //!   place at a time, because it is owned: here, in the read queue, or on the way between them.
+//!
+//! Memory grows and shrinks by whole parts. `madvise` on single buffers would be wrong on every path: of imported memory, and of
+//! memory that is registered with a ring, the kernel holds the pages, so that nothing would become free, and device and drive
+//! would go on with the old pages while the process sees new ones; mapped memory is the driver's. A part that is given back is
+//! unregistered, unimported and unmapped, by the drop of its last owner.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use crate::base::limits::STAGING_PART_BYTES;
 use crate::base::region::{HostBuffer, HostRegion};
 use crate::expert::ExpertError;
 use crate::gpu::{Buffer, Gpu, Placement, Ticket};
@@ -29,6 +36,14 @@ pub enum HostPath {
 impl HostPath {
     /// All of them, the best first.
     pub const ALL: [Self; 3] = [Self::Import, Self::Mapped, Self::Copy];
+
+    /// How often the bytes of a buffer lie in host memory: a copy by the CPU goes into memory of its own.
+    pub fn copies(self) -> u64 {
+        match self {
+            Self::Import | Self::Mapped => 1,
+            Self::Copy => 2,
+        }
+    }
 }
 
 impl fmt::Display for HostPath {
@@ -52,23 +67,16 @@ impl FromStr for HostPath {
     }
 }
 
-/// The ring.
-pub struct Staging {
-    path: HostPath,
+/// Memory that comes and goes as a whole.
+struct Part {
     region: HostRegion,
     source: Buffer,
-    free: Vec<HostBuffer>,
-    /// Buffers that the device may still read, oldest ticket first.
-    busy: VecDeque<(Ticket, HostBuffer)>,
+    buffer_count: usize,
 }
 
-impl Staging {
-    /// `count` buffers of `buffer_bytes` each, reached by `path`.
-    ///
-    /// # Errors
-    /// When memory or the driver refuses.
-    pub fn new(gpu: &Gpu, path: HostPath, buffer_bytes: usize, count: usize) -> Result<Self, ExpertError> {
-        let len_bytes = buffer_bytes * count;
+impl Part {
+    fn new(gpu: &Gpu, path: HostPath, buffer_bytes: usize, buffer_count: usize) -> Result<Self, ExpertError> {
+        let len_bytes = HostRegion::bytes_for(buffer_bytes, buffer_count);
         let (region, source) = match path {
             HostPath::Import => {
                 let region = HostRegion::new(len_bytes).map_err(crate::disk::DiskError::from)?;
@@ -82,13 +90,96 @@ impl Staging {
                 (region, source)
             }
         };
-        let free = region.split(buffer_bytes, count);
-        Ok(Self { path, region, source, free, busy: VecDeque::with_capacity(count) })
+        Ok(Self { region, source, buffer_count })
+    }
+}
+
+/// Pieces of a record at most, which are to lie in one part: they come and go together.
+const BUFFERS_TOGETHER: usize = 3;
+
+/// Buffers of a part.
+fn buffers_a_part(buffer_bytes: usize) -> usize {
+    let fitting = STAGING_PART_BYTES / HostRegion::bytes_a_buffer(buffer_bytes);
+    (fitting - fitting % BUFFERS_TOGETHER).max(BUFFERS_TOGETHER)
+}
+
+/// The buffers.
+pub struct Staging {
+    path: HostPath,
+    buffer_bytes: usize,
+    /// Ascending by the ids of their regions.
+    parts: Vec<Part>,
+    free: Vec<HostBuffer>,
+    /// Buffers that the device may still read, oldest ticket first.
+    busy: VecDeque<(Ticket, HostBuffer)>,
+}
+
+impl Staging {
+    /// `count` buffers of `buffer_bytes` each, reached by `path`.
+    ///
+    /// # Errors
+    /// When memory or the driver refuses.
+    pub fn new(gpu: &Gpu, path: HostPath, buffer_bytes: usize, count: usize) -> Result<Self, ExpertError> {
+        let mut staging =
+            Self { path, buffer_bytes, parts: Vec::new(), free: Vec::new(), busy: VecDeque::new() };
+        while staging.free.len() < count {
+            let left = count - staging.free.len();
+            let (_, mut buffers) = staging.grow(gpu, left)?;
+            staging.free.append(&mut buffers);
+        }
+        Ok(staging)
     }
 
-    /// The region, for the read queue to register.
-    pub fn region(&self) -> &HostRegion {
-        &self.region
+    /// Takes one part more: at most `count_max` buffers, which are the caller's, and the region that they lie in, for the
+    /// read queue ([`crate::disk::ReadQueue::add_region`]).
+    ///
+    /// # Errors
+    /// When memory or the driver refuses; what was there before stays as it is.
+    pub fn grow(
+        &mut self,
+        gpu: &Gpu,
+        count_max: usize,
+    ) -> Result<(HostRegion, Vec<HostBuffer>), ExpertError> {
+        let count = buffers_a_part(self.buffer_bytes).min(count_max);
+        let part = Part::new(gpu, self.path, self.buffer_bytes, count)?;
+        let region = part.region.clone();
+        let buffers = region.split(self.buffer_bytes, count);
+        let at = self.parts.partition_point(|other| other.region.id() < region.id());
+        self.parts.insert(at, part);
+        Ok((region, buffers))
+    }
+
+    /// Gives a part up, whose buffers these are, all of them. Its memory goes back to the system when the region that is
+    /// given here, and every command that copied from it, is dropped, and the read queue has let go of it
+    /// ([`crate::disk::ReadQueue::remove_region`]).
+    ///
+    /// # Panics
+    /// When they are not all buffers of one part.
+    pub fn shrink(&mut self, buffers: Vec<HostBuffer>) -> HostRegion {
+        let id = buffers.first().expect("a part has buffers").region_id();
+        let at = self.part_of(id);
+        let is_whole = buffers.len() == self.parts[at].buffer_count
+            && buffers.iter().all(|buffer| buffer.region_id() == id);
+        assert!(is_whole, "a part is given up with all of its buffers");
+        self.parts.remove(at).region
+    }
+
+    /// How many buffers lie in the part of the region with this id.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn part_len(&self, region_id: u64) -> usize {
+        self.parts[self.part_of(region_id)].buffer_count
+    }
+
+    fn part_of(&self, region_id: u64) -> usize {
+        let found = self.parts.binary_search_by_key(&region_id, |part| part.region.id());
+        found.expect("a buffer lies in a part of its staging memory")
+    }
+
+    /// The regions, for the read queue to register.
+    pub fn regions(&self) -> Vec<HostRegion> {
+        self.parts.iter().map(|part| part.region.clone()).collect()
     }
 
     /// How the device reaches it.
@@ -130,11 +221,12 @@ impl Staging {
 
     /// Makes the bytes `range` of a full buffer visible to the device: the buffer and offset from which it copies them.
     pub fn land(&self, buffer: &HostBuffer, range: &Range<usize>) -> (&Buffer, u64) {
+        let source = &self.parts[self.part_of(buffer.region_id())].source;
         let offset_bytes = (buffer.offset_bytes() + range.start) as u64;
         if self.path == HostPath::Copy {
-            self.source.write(offset_bytes, &buffer.as_slice()[range.clone()]);
+            source.write(offset_bytes, &buffer.as_slice()[range.clone()]);
         }
-        (&self.source, offset_bytes)
+        (source, offset_bytes)
     }
 
     /// Takes back a buffer whose copy ends with `ticket`.

@@ -18,6 +18,7 @@ use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
 use crate::expert::host_tier::{Found, HostSlot};
 use crate::expert::inflow::{Inflow, InflowStats, Wanted};
+use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
@@ -28,10 +29,6 @@ use crate::store::Source;
 /// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
 const COPY_BATCH_BYTES: u64 = 1 << 20;
-
-/// Reads under way with which a guess is begun: enough that a drive does not fall idle while the device computes a layer, few
-/// enough that a demand does not wait long.
-const GUESS_DEPTH: usize = 4;
 
 /// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
 /// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
@@ -142,8 +139,8 @@ pub struct Streamer {
 }
 
 impl Streamer {
-    /// A pool of `slots` empty slots, and a tier of host memory of as many as the transport's ring has buffers for, of which
-    /// `kept_max` keep what leaves the pool; for the experts of `source`, which are those of `space`.
+    /// A pool of `slots` empty slots, and a tier of host memory of as many as the transport's ring has buffers for, and of up to
+    /// `kept_max` more that keep what leaves the pool; for the experts of `source`, which are those of `space`.
     ///
     /// # Errors
     /// When the device has too little memory, or kernels could not bind it.
@@ -165,7 +162,7 @@ impl Streamer {
         let commands = recorder.finish()?;
         gpu.wait(gpu.submit(&[&commands])?)?;
         Ok(Self {
-            inflow: Inflow::new(transport, source, kept_max, GUESS_DEPTH)?,
+            inflow: Inflow::new(transport, source, kept_max, Pace::default())?,
             pool: Pool::new(slots, policy, space),
             memory,
             table,
@@ -242,6 +239,12 @@ impl Streamer {
         self.inflow.drop_guesses(|_| true);
     }
 
+    /// As [`Self::begin_step`], for a step that uses nearly all experts.
+    pub fn begin_sweep(&mut self) {
+        self.pool.begin_sweep();
+        self.inflow.drop_guesses(|_| true);
+    }
+
     /// Whether every one of `experts` is in a slot.
     pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
         experts.iter().all(|&expert| {
@@ -303,11 +306,74 @@ impl Streamer {
         loaded
     }
 
+    /// Has what leaves its slot copied to host memory, as far as it is kept there. The copies run while the records are read that
+    /// take their places, and in front of the copies that bring these.
+    fn keep_victims(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
+        let mut copies = Vec::new();
+        for load in loads {
+            let Some(victim) = load.victim else { continue };
+            let pool = &self.pool;
+            // What a sweep passes on is worth no more than what the sweep before left there.
+            let is_worth_more = |one, other| !pool.is_sweep() && pool.is_worth_more(one, other);
+            if let Some(slot) = self.inflow.keep(victim, is_worth_more) {
+                copies.push((slot, load.slot));
+            }
+        }
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let submitted = self.submit_keeps(&copies);
+        let slots: Vec<HostSlot> = copies.iter().map(|&(slot, _)| slot).collect();
+        self.inflow.kept(&slots, submitted.as_ref().ok().copied());
+        submitted.map(|_| ())
+    }
+
+    fn submit_keeps(&mut self, copies: &[(HostSlot, SlotIndex)]) -> Result<Ticket, ExpertError> {
+        let transport = self.inflow.transport();
+        let (gpu, clock) = (transport.gpu().clone(), transport.watch().clock.clone());
+        let mut recorder = gpu.recorder()?;
+        let mark = clock.mark(Lane::Copy, "keep", None, copies.len() as u64 * self.memory.record_bytes);
+        clock.begin(&mut recorder, mark);
+        for &(host, slot) in copies {
+            let (source, offset_bytes) = self.memory.place(slot);
+            self.inflow.record_keep(&mut recorder, host, source, offset_bytes);
+        }
+        clock.end(&mut recorder, mark);
+        let commands = recorder.finish()?;
+        let ticket = gpu.submit(&[&commands])?;
+        clock.submitted(ticket, mark, true);
+        self.retire(ticket, commands)?;
+        Ok(ticket)
+    }
+
+    /// Keeps commands until the device has run them.
+    fn retire(&mut self, ticket: Ticket, commands: Commands) -> Result<(), ExpertError> {
+        self.retired.push_back((ticket, commands));
+        let gpu = self.inflow.transport().gpu();
+        while let Some((oldest, _)) = self.retired.front() {
+            if !gpu.is_done(*oldest)? {
+                break;
+            }
+            self.retired.pop_front();
+        }
+        Ok(())
+    }
+
+    /// From now on at most `slots` experts are kept in host memory.
+    pub fn allow_kept(&mut self, slots: u32) {
+        self.inflow.allow_kept(slots);
+    }
+
+    /// Experts that host memory keeps, that it has memory for, and that it may have.
+    pub fn kept(&self) -> [u32; 3] {
+        [self.inflow.kept_count(), self.inflow.kept_memory(), self.inflow.kept_allowed()]
+    }
+
     fn bring(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
         let mut next = loads.iter().peekable();
         let mut awaited: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
         let mut batch: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
-        let mut is_first = true;
+        let (mut is_first, mut are_kept) = (true, false);
         loop {
             // Asked for as early as there are slots, so that the drive always has work.
             while let Some(&load) = next.peek() {
@@ -319,6 +385,10 @@ impl Streamer {
                 next.next();
             }
             self.inflow.begin_reads();
+            if !std::mem::replace(&mut are_kept, true) {
+                // Behind what was found in host memory, which leaves its place there to what leaves the device.
+                self.keep_victims(loads)?;
+            }
             let is_last = next.peek().is_none() && awaited.is_empty();
             let batch_bytes = batch.len() as u64 * self.memory.record_bytes;
             if is_last || batch_bytes >= COPY_BATCH_BYTES || (awaited.is_empty() && !batch.is_empty()) {
@@ -329,8 +399,12 @@ impl Streamer {
                 }
             }
             if awaited.is_empty() {
-                // Every host slot is being copied from.
-                self.inflow.take_back(true)?;
+                // Every host slot is being copied from, or guesses are being read into it.
+                if self.inflow.is_lending() {
+                    self.inflow.take_back(true)?;
+                } else {
+                    self.inflow.collect(true)?;
+                }
                 continue;
             }
             self.inflow.collect(true)?;
@@ -404,13 +478,7 @@ impl Streamer {
         let commands = recorder.finish()?;
         let ticket = gpu.submit(&[&commands])?;
         clock.submitted(ticket, mark, true);
-        self.retired.push_back((ticket, commands));
-        while let Some((oldest, _)) = self.retired.front() {
-            if !gpu.is_done(*oldest)? {
-                break;
-            }
-            self.retired.pop_front();
-        }
+        self.retire(ticket, commands)?;
         Ok(ticket)
     }
 

@@ -187,8 +187,7 @@ impl Transport {
             staging.give_back(buffer);
             probed.map_err(|error| ExpertError::NotPinned { reason: error.to_string() })?;
         }
-        let regions = [staging.region().clone()];
-        let (queue, read) = open_queue(&regions)?;
+        let (queue, read) = open_queue(&staging.regions())?;
         let mut transport = Self {
             gpu: gpu.clone(),
             queue,
@@ -279,6 +278,24 @@ impl Transport {
     pub(super) fn take_buffers(&mut self) -> Result<Vec<HostBuffer>, ExpertError> {
         self.take_back()?;
         self.staging.take_all(&self.gpu)
+    }
+
+    /// Takes more host memory, for at most `buffers_max` buffers: what part it is, and the buffers.
+    ///
+    /// # Errors
+    /// When memory or the driver refuses.
+    pub(super) fn grow(&mut self, buffers_max: usize) -> Result<(u64, Vec<HostBuffer>), ExpertError> {
+        let (region, buffers) = self.staging.grow(&self.gpu, buffers_max)?;
+        // What is not registered is read into all the same.
+        let _ = self.queue.add_region(&region);
+        Ok((region.id(), buffers))
+    }
+
+    /// Gives a part of host memory back to the system, all of whose buffers these are.
+    pub(super) fn shrink(&mut self, buffers: Vec<HostBuffer>) {
+        let region = self.staging.shrink(buffers);
+        // A queue that does not let go keeps the memory, and nothing else goes wrong.
+        let _ = self.queue.remove_region(&region);
     }
 
     /// How many more reads can be begun now.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::base::events::{Event, EventLog, Lane};
+use crate::base::limits::EVENTS_MAX;
 
 use super::context::Gpu;
 use super::error::GpuError;
@@ -134,7 +135,11 @@ impl Clock {
                     let distance_ns = now_ns - at[1];
                     state.distance_ns =
                         Some(state.distance_ns.map_or(distance_ns, |least| least.min(distance_ns)));
-                    state.done.push((mark, at[0], at[1]));
+                    if state.done.len() < EVENTS_MAX {
+                        state.done.push((mark, at[0], at[1]));
+                    } else {
+                        inner.log.note_left_out(1);
+                    }
                 }
                 Err(error) => failure = Some(error),
             }

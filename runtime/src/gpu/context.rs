@@ -192,15 +192,20 @@ impl Gpu {
         Recorder::new(&self.shared)
     }
 
-    /// `count` stamps on the device's clock.
+    /// `count` stamps on the device's clock, reset; waits for that.
     ///
     /// # Errors
-    /// [`GpuError::FeatureMissing`] when the queue has no clock.
+    /// [`GpuError::FeatureMissing`] when the queue has no clock; the driver's.
     ///
     /// # Panics
     /// When `count` is 0.
     pub fn timestamps(&self, count: u32) -> Result<Timestamps, GpuError> {
-        Timestamps::new(&self.shared, count)
+        let stamps = Timestamps::new(&self.shared, count)?;
+        let mut recorder = self.recorder()?;
+        recorder.reset_stamps(&stamps, 0, count);
+        let commands = recorder.finish()?;
+        self.wait(self.submit(&[&commands])?)?;
+        Ok(stamps)
     }
 
     /// Hands commands to the device, to be run in this order, after all that was submitted before. Host writes made until

@@ -2,7 +2,8 @@
 //!
 //! Owns a query pool. In: stamps noted while recording ([`super::Recorder::stamp`]). Out: nanoseconds.
 //!
-//! Invariant: a stamp is read only after it was noted; until then there is no answer rather than a wrong one.
+//! Invariants: a stamp is read only after it was noted; until then there is no answer rather than a wrong one. All are reset
+//! before the first is read, as the driver may say anything of one that never was.
 
 use std::sync::Arc;
 

@@ -68,7 +68,12 @@ impl Model {
         let count = u32::try_from(tokens.len()).expect("invariant: asserted above");
         let has_watched_logits = observer.wants_logits();
         sequence.write_inputs(self, tokens)?;
-        self.streamer.begin_step();
+        let is_sweep = self.uses_nearly_all(count);
+        if is_sweep {
+            self.streamer.begin_sweep();
+        } else {
+            self.streamer.begin_step();
+        }
         let mut step = Step { in_flight: Vec::new() };
         let mut recorder = self.gpu.recorder()?;
         let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
@@ -87,7 +92,8 @@ impl Model {
             let routes = self.read_routes_of_many(index, count);
             groups.sort(routes.experts.iter().copied(), self.config.expert_count);
             observer.routes(routes);
-            if self.uses_nearly_all(count) && index + 1 < sequence.layers.len() {
+            let reads_ahead = is_sweep && self.streamer.wants_guesses_in_prompts();
+            if reads_ahead && index + 1 < sequence.layers.len() {
                 let next = u32::try_from(index + 1).expect("invariant: few layers");
                 self.streamer.read_ahead(LayerIndex(next));
             }
@@ -162,7 +168,7 @@ impl Model {
     /// Whether a layer of `count` tokens is likely to use nine of ten experts, if it picks them evenly.
     fn uses_nearly_all(&self, count: u32) -> bool {
         let left = 1.0 - f64::from(self.config.experts_used) / f64::from(self.config.expert_count);
-        self.streamer.wants_guesses_in_prompts() && left.powf(f64::from(count)) <= 0.1
+        left.powf(f64::from(count)) <= 0.1
     }
 
     /// Loads and runs the experts of one layer, wave after wave.

@@ -1,5 +1,7 @@
 //! One sequence: its cache, the layers bound to it, and the recorded commands of a token.
 
+use std::ops::Deref;
+
 use flint_shaders::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT, CONTROL_WORDS};
 
 use crate::base::events::Lane;
@@ -61,8 +63,7 @@ pub(super) struct DecodeCommands {
     /// attention and router of the next; after the last layer's experts, the head.
     pub(super) segments: Vec<Commands>,
     /// One a segment, where a timeline is kept.
-    pub(super) marks: Vec<Option<Mark>>,
-    clock: Clock,
+    pub(super) marks: Marks,
     /// Copies the logits to the host.
     pub(super) logits: Commands,
     /// Copies the control words to the host: runs even where kernels were stopped.
@@ -71,7 +72,21 @@ pub(super) struct DecodeCommands {
     pub(super) resume: Vec<Commands>,
 }
 
-impl Drop for DecodeCommands {
+/// Marks that are given back when their commands are gone, also where these were never recorded to their end.
+pub(super) struct Marks {
+    marks: Vec<Option<Mark>>,
+    clock: Clock,
+}
+
+impl Deref for Marks {
+    type Target = [Option<Mark>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.marks
+    }
+}
+
+impl Drop for Marks {
     fn drop(&mut self) {
         self.clock.give_back(self.marks.iter().flatten().copied());
     }
@@ -212,10 +227,10 @@ impl Sequence {
     fn record_decode(&self, model: &Model, guesses: bool) -> Result<DecodeCommands, GpuError> {
         let (gpu, scratch) = (&model.gpu, &model.scratch);
         let lead = model.config.lead_layer_count as usize;
-        let (mut segments, mut marks) = (Vec::new(), Vec::new());
         let clock = &model.watch.clock;
+        let (mut segments, mut marks) = (Vec::new(), Marks { marks: Vec::new(), clock: clock.clone() });
         let mut recorder = gpu.recorder()?;
-        marks.push(clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0));
+        marks.marks.push(clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0));
         clock.begin(&mut recorder, marks[0]);
         self.record_beginning(model, &mut recorder, 1, true, guesses);
         clock.end(&mut recorder, marks[0]);
@@ -224,6 +239,7 @@ impl Sequence {
             let mut recorder = gpu.recorder()?;
             let layer_index = u32::try_from(index).expect("invariant: few layers");
             let mark = clock.mark(Lane::Device, "experts, and what follows", Some(layer_index), 0);
+            marks.marks.push(mark);
             clock.begin(&mut recorder, mark);
             layer.record_experts_of_one(&mut recorder);
             match self.layers.get(index + 1) {
@@ -234,7 +250,6 @@ impl Sequence {
                 None => self.head.record(&mut recorder, 0, 1),
             }
             clock.end(&mut recorder, mark);
-            marks.push(mark);
             segments.push(recorder.finish()?);
         }
 
@@ -255,6 +270,6 @@ impl Sequence {
                 recorder.finish()
             })
             .collect::<Result<_, GpuError>>()?;
-        Ok(DecodeCommands { segments, marks, clock: clock.clone(), logits, seal, resume })
+        Ok(DecodeCommands { segments, marks, logits, seal, resume })
     }
 }

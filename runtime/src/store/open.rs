@@ -208,7 +208,7 @@ impl Source {
             SourceKind::Store => {
                 let index = self.layout.experts.index(key);
                 let index = index.unwrap_or_else(|| panic!("the model has no {key}"));
-                ExpertPieces::whole(self.layout.record_span(index))
+                ExpertPieces::of_record(self.layout.record_span(index), &record)
             }
             SourceKind::Gguf => {
                 let offsets = self.layout.experts.gguf_offsets_bytes(key);

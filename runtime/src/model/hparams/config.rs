@@ -6,6 +6,7 @@ use super::{refused, tensor_list};
 use crate::base::ids::TokenId;
 use crate::base::limits::{CONTEXT_MAX, EXPERTS_MAX, EXPERTS_USED_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::gguf::Gguf;
+use crate::store::RecordLayout;
 
 /// Values of a Q4_1 block, and its bytes.
 pub(super) const BLOCK_LEN: u32 = 32;
@@ -151,8 +152,17 @@ impl FlintConfig {
         Self::matrix_bytes(self.embed_dim, self.expert_ffn_dim)
     }
 
+    /// The sizes within a routed expert's record.
+    pub fn record_layout(&self) -> RecordLayout {
+        RecordLayout {
+            gate_bytes: self.gate_bytes(),
+            up_bytes: self.up_bytes(),
+            down_bytes: self.down_bytes(),
+        }
+    }
+
     /// Bytes of a routed expert: gate, up, down.
     pub fn record_bytes(&self) -> u64 {
-        self.gate_bytes() + self.up_bytes() + self.down_bytes()
+        self.record_layout().record_bytes()
     }
 }

@@ -93,7 +93,7 @@ pub(super) fn run(
     let longest = pass.items.iter().map(|item| pass.read_bytes(item)).max().unwrap_or(0).max(CHUNK_BYTES);
     let align_bytes = RECORD_ALIGN_BYTES.max(page_bytes() as u64);
     let buffer_bytes = usize::try_from(align_up(longest, align_bytes)).unwrap_or(usize::MAX);
-    let region = HostRegion::new(buffer_bytes.saturating_mul(threads))?;
+    let region = HostRegion::new(HostRegion::bytes_for(buffer_bytes, threads))?;
 
     let total_bytes = map.total_bytes();
     let (ended, is_ended) = channel::<()>();
