@@ -174,8 +174,8 @@ fn what_is_told_of_the_model_and_its_tokens() {
         let entry = &models["data"][0];
         assert_eq!((&entry["id"], &entry["max_model_len"]), (&"nano".into(), &512.into()));
         assert_eq!((&entry["meta"]["n_ctx"], &entry["context_length"]), (&512.into(), &512.into()));
-        assert_eq!(client.get(&format!("{prefix}/models/nano")).gives(200)["id"], "nano");
-        assert_eq!(client.get(&format!("{prefix}/models/other")).status, 404);
+        assert_eq!(client.get(&format!("{prefix}/models/{}", "nano")).gives(200)["id"], "nano");
+        assert_eq!(client.get(&format!("{prefix}/models/{}", "other")).status, 404);
         client.get(&format!("{prefix}/health")).gives(200);
     }
     let props = client.get("/props").gives(200);

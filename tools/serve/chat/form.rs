@@ -109,9 +109,13 @@ impl ChatForm {
             Kept::BuiltIn => self.built_in(asked)?,
             Kept::Template(template, guard) => self.by_template(template, guard, asked)?,
         };
-        // Only the form makes these ids, so the last one says where the reply begins.
+        Ok(Rendered { is_thinking: self.is_thinking(&ids), ids, text })
+    }
+
+    /// Whether a prompt ends within a thought. Only the form makes these ids, so the last one says it.
+    fn is_thinking(&self, ids: &[TokenId]) -> bool {
         let last = ids.iter().rev().find(|id| **id == self.think_open || **id == self.think_close);
-        Ok(Rendered { is_thinking: last == Some(&self.think_open), ids, text })
+        last == Some(&self.think_open)
     }
 
     fn built_in(&self, asked: &Asked<'_>) -> Result<(Vec<TokenId>, String), ApiError> {
@@ -154,10 +158,12 @@ impl ChatForm {
         let mut text = unmarked(&rendered);
         let is_reply_last = asked.messages.last().is_some_and(|last| last.role == Role::Assistant);
         if asked.opens_reply && !is_reply_last && !template.has_thinking_switch() {
-            let markers: &[Marker] = match asked.thinking {
-                Thinking::Auto => &[],
-                Thinking::On => &[Marker::ThinkOpen],
-                Thinking::Off => &[Marker::ThinkOpen, Marker::ThinkClose],
+            let markers: &[Marker] = match (asked.thinking, self.is_thinking(&ids)) {
+                (Thinking::Auto, _) | (Thinking::On, true) => &[],
+                (Thinking::On, false) => &[Marker::ThinkOpen],
+                // Some open one always.
+                (Thinking::Off, true) => &[Marker::ThinkClose],
+                (Thinking::Off, false) => &[Marker::ThinkOpen, Marker::ThinkClose],
             };
             for marker in markers {
                 ids.push(if *marker == Marker::ThinkOpen { self.think_open } else { self.think_close });
@@ -178,11 +184,8 @@ fn context(guard: &Guard, asked: &Asked<'_>, messages: &[ChatMessage]) -> Value 
     if !asked.tools.is_empty() {
         context["tools"] = asked.tools.iter().map(|tool| guard.mark_value(tool)).collect();
     }
-    match asked.thinking {
-        Thinking::Auto => {}
-        Thinking::On => context["enable_thinking"] = true.into(),
-        Thinking::Off => context["enable_thinking"] = false.into(),
-    }
+    // Templates differ in what they take it for where it is missing: for a model that decides it has to be there.
+    context["enable_thinking"] = (asked.thinking != Thinking::Off).into();
     for (name, value) in asked.extra.into_iter().flatten() {
         context[name] = guard.mark_value(value);
     }
@@ -397,6 +400,23 @@ mod tests {
                 |thinking| form.render(&Asked { thinking, ..asked(&messages) }).unwrap().is_thinking;
             assert!(is_thinking(Thinking::On) && !is_thinking(Thinking::Off) && !is_thinking(Thinking::Auto));
         }
+    }
+
+    #[test]
+    fn templates_with_ways_of_their_own_are_switched_too() {
+        let tokenizer = nano_tokenizer();
+        let messages = [said(Role::User, "x")];
+        let text = |source: &str, thinking| {
+            let form = ChatForm::new(&tokenizer, Some(source), &FormChoice::File).unwrap();
+            form.render(&Asked { thinking, ..asked(&messages) }).unwrap().text
+        };
+        let always = "<|assistant|><think>";
+        assert_eq!(text(always, Thinking::Auto), always);
+        assert_eq!(text(always, Thinking::On), always);
+        assert_eq!(text(always, Thinking::Off), "<|assistant|><think></think>");
+        let switched = "{% if not enable_thinking %}off{% else %}on{% endif %}";
+        assert_eq!(text(switched, Thinking::Auto), "on");
+        assert_eq!(text(switched, Thinking::Off), "off");
     }
 
     #[test]

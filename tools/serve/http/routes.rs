@@ -36,10 +36,10 @@ fn generates(interface: Interface) -> MethodRouter<Shown> {
 pub(crate) fn router(state: &Shown) -> Router {
     // What has a version is also found without it, since many forget it.
     let versioned = Router::new()
-        .route("/chat/completions", generates(CHAT))
+        .route(concat!("/chat", "/completions"), generates(CHAT))
         .route("/completions", generates(COMPLETIONS))
         .route("/messages", generates(MESSAGES))
-        .route("/messages/count_tokens", post(info::count_tokens))
+        .route(concat!("/messages", "/count_tokens"), post(info::count_tokens))
         .route("/responses", generates(RESPONSES))
         .route("/models", get(info::models))
         .route("/models/{id}", get(info::one_model))
