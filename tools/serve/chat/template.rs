@@ -44,9 +44,7 @@ impl Template {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
-            let now = jiff::Timestamp::now().to_zoned_datetime(jiff::tz::TimeZone::UTC);
-            jiff::fmt::strtime::format(format, &now)
-                .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+            date(&format).map_err(|error| Error::new(ErrorKind::InvalidOperation, error))
         });
         environment.add_template_owned(NAME, plain).map_err(|error| words(&error))?;
         Ok(Self { environment: Arc::new(environment), source: source.into() })
@@ -74,7 +72,14 @@ impl Template {
     pub(crate) fn render(&self, context: &serde_json::Value) -> Result<String, ApiError> {
         let template =
             self.environment.get_template(NAME).expect("invariant: it was added when this was made");
-        template.render(Value::from(Serde(context))).map_err(|error| match error.kind() {
+        let mut context = context.clone();
+        // Templates from before there was `strftime_now` are told the date.
+        for (name, format) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
+            if self.source.contains(name) && context.get(name).is_none() {
+                context[name] = date(format).map_err(|error| ApiError::new(Kind::Server, error))?.into();
+            }
+        }
+        template.render(Value::from(Serde(&context))).map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => {
                 ApiError::new(Kind::Invalid, "the conversation is too long for the model's chat template")
             }
@@ -84,6 +89,12 @@ impl Template {
             ),
         })
     }
+}
+
+/// Now, in universal time.
+fn date(format: &str) -> Result<String, String> {
+    let now = jiff::Timestamp::now().to_zoned_datetime(jiff::tz::TimeZone::UTC);
+    jiff::fmt::strtime::format(format, &now).map_err(|error| error.to_string())
 }
 
 fn words(error: &Error) -> String {
@@ -159,6 +170,9 @@ mod tests {
         assert_eq!(render(blocks, &context).unwrap(), "1\n");
         assert_eq!(render("{% generation %}a{% endgeneration %}", &context).unwrap(), "a");
         assert_eq!(render("{{ strftime_now('%Y') | length }}", &context).unwrap(), "4");
+        let dates = "{{ date_string | length }} {{ datetime[-4:] == strftime_now('%Y') }}";
+        assert_eq!(render(dates, &context).unwrap(), "11 True");
+        assert_eq!(render("{{ date_string }}", &json!({ "date_string": "x" })).unwrap(), "x");
         assert_eq!(
             render("{% for x in [1,2] %}{% break %}{% endfor %}{{ z is defined }}", &context).unwrap(),
             "False"

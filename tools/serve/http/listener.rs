@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,11 +70,11 @@ pub(crate) async fn serve(
     }
 }
 
+/// A socket whose other side has to read.
+type Socket = TokioIo<Pin<Box<TimeoutStream<TcpStream>>>>;
+
 /// One connection.
-fn connection(
-    stream: TcpStream,
-    router: Router,
-) -> http1::Connection<TokioIo<std::pin::Pin<Box<TimeoutStream<TcpStream>>>>, TowerToHyperService<Router>> {
+fn connection(stream: TcpStream, router: Router) -> http1::Connection<Socket, TowerToHyperService<Router>> {
     // Tokens are to arrive when they are made, not when there are enough of them. Without it they only come later.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);

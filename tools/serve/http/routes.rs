@@ -10,7 +10,7 @@ use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_MAX_AGE, HeaderValue, VARY,
 };
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request};
 
 use super::door::Page;
 use super::generate::{Interface, Words, answer};
@@ -102,7 +102,6 @@ fn enter(state: &Shown, request: &Request<Body>) -> Result<(), ApiError> {
 /// What a browser is told that asks before it asks. Whose page may ask is said by [`pass`].
 fn preflight() -> Response {
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*, authorization"));

@@ -450,7 +450,7 @@ mod tests {
         let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\":1}}</tool_call>";
         let pieces = vec![piece(Part::Content, text)];
         let whole = Whole::new(pieces, summary(End::Stop), prepared.calls.take());
-        let got = prepared.answer.whole(&[whole.clone()]);
+        let got = prepared.answer.whole(std::slice::from_ref(&whole));
         assert_eq!(
             (&got["stop_reason"], &got["content"][0]["input"]),
             (&"tool_use".into(), &json!({ "b": 1 }))

@@ -295,7 +295,7 @@ mod tests {
         let calls = prepared.calls.take().unwrap();
         let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\":1}}</tool_call>";
         let whole = Whole::new(vec![piece(Part::Content, text)], summary(End::Stop), Some(calls));
-        let got = prepared.answer.whole(&[whole.clone()]);
+        let got = prepared.answer.whole(std::slice::from_ref(&whole));
         let choice = &got["choices"][0];
         assert_eq!(
             (&choice["finish_reason"], &choice["message"]["content"]),

@@ -267,7 +267,7 @@ mod tests {
         let tokenizer = model().facts.tokenizer;
         let begin = Marker::BeginOfText.id(&tokenizer).unwrap();
         let plain = [vec![begin], tokenizer.encode("def f", Specials::Plain)].concat();
-        assert_eq!(ids(r#"{"prompt":"def f"}"#), [plain.clone()]);
+        assert_eq!(ids(r#"{"prompt":"def f"}"#), std::slice::from_ref(&plain));
         assert_eq!(ids(r#"{"prompt":["def f","def f"]}"#), [plain.clone(), plain.clone()]);
         assert_eq!(ids(r#"{"prompt":[5,6]}"#), [vec![5, 6]]);
         assert_eq!(ids(r#"{"prompt":[[5],[6,7]]}"#), [vec![5], vec![6, 7]]);

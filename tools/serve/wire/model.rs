@@ -64,9 +64,9 @@ impl Model {
     /// What OpenAI's and llama-server's fields say of thoughts.
     pub(crate) fn thought(&self, fields: &Fields<'_>) -> Result<Thought, ApiError> {
         let mut thought = Thought { thinking: self.defaults.thinking, tokens_max: None };
-        match fields.text("reasoning_effort")? {
-            Some("none") => thought.thinking = Thinking::Off,
-            Some(_) | None => {}
+        // Others name an effort that this model knows nothing of.
+        if fields.text("reasoning_effort")? == Some("none") {
+            thought.thinking = Thinking::Off;
         }
         if let Some(extra) = fields.object("chat_template_kwargs")? {
             let extra = Fields::within(extra, "chat_template_kwargs.");
