@@ -55,6 +55,7 @@ struct Server {
 
 impl Server {
     /// Waits until it is ready; none where there is no device.
+    #[expect(clippy::zombie_processes, reason = "it is waited for when the server is dropped")]
     fn start(test: &str, args: &[&str]) -> Option<Self> {
         if run(&["devices"]).code != Some(0) {
             eprintln!("SKIPPED {test}, no Vulkan device");

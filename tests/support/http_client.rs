@@ -1,6 +1,7 @@
 //! A client of HTTP/1.1 over a bare socket, so that tests see every byte and can misbehave.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test or a bench that panics has failed, and says where")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
