@@ -295,6 +295,69 @@ fn replies_follow_their_options() {
 }
 
 #[test]
+fn forced_forms_are_kept_by_any_model() {
+    let Some(server) = Server::start("forced_forms_are_kept_by_any_model", &[]) else { return };
+    let client = server.client;
+    type Fits = fn(&Value) -> bool;
+    let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    let short = json!({ "type": "string", "maxLength": 8 });
+    let schemas: [(Value, Fits); 9] = [
+        (json!({ "type": "boolean" }), Value::is_boolean),
+        (json!({ "type": "null" }), Value::is_null),
+        (json!({ "type": "integer", "minimum": 3, "maximum": 17 }), |value| {
+            value.as_i64().is_some_and(|number| (3..=17).contains(&number))
+        }),
+        (json!({ "enum": ["red", "green", 5] }), |value| *value == "red" || *value == "green" || *value == 5),
+        (short.clone(), |value| value.as_str().is_some_and(|text| text.chars().count() <= 8)),
+        (json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 2, "maxItems": 3 }), |value| {
+            value
+                .as_array()
+                .is_some_and(|list| (2..=3).contains(&list.len()) && list.iter().all(Value::is_boolean))
+        }),
+        (object(json!({ "name": short, "ok": { "type": "boolean" } }), &["name", "ok"]), |value| {
+            value["name"].is_string() && value["ok"].is_boolean() && value.as_object().unwrap().len() == 2
+        }),
+        (json!({ "anyOf": [{ "type": "null" }, { "type": "boolean" }] }), |value| {
+            value.is_null() || value.is_boolean()
+        }),
+        (json!({ "type": "string", "pattern": "^[a-c]{2,4}$" }), |value| {
+            value.as_str().is_some_and(|text| {
+                (2..=4).contains(&text.len()) && text.bytes().all(|byte| (b'a'..=b'c').contains(&byte))
+            })
+        }),
+    ];
+    for (schema, fits) in &schemas {
+        for (temperature, seed) in [(0, 1), (2, 2), (2, 3), (2, 4)] {
+            let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+            let ask = json!({ "response_format": format, "temperature": temperature, "seed": seed, "top_k": 0,
+                "top_p": 1, "max_tokens": 400 });
+            let got = client.post("/v1/chat/completions", &chat(ask)).gives(200);
+            assert_eq!(got["choices"][0]["finish_reason"], "stop", "{schema}: {got}");
+            let value: Value = serde_json::from_str(content(&got)).unwrap();
+            assert!(fits(&value), "{schema}: {value}");
+        }
+    }
+    let tools = json!([
+        { "type": "function", "function": { "name": "add", "parameters": object(json!({ "a": { "type": "integer",
+            "minimum": 0, "maximum": 9 } }), &["a"]) } },
+        { "type": "function", "function": { "name": "stop", "parameters": object(json!({}), &[]) } },
+    ]);
+    for choice in [json!("required"), json!({ "type": "function", "function": { "name": "add" } })] {
+        let ask =
+            json!({ "tools": tools, "tool_choice": choice, "parallel_tool_calls": false, "max_tokens": 200 });
+        let got = client.post("/v1/chat/completions", &chat(ask)).gives(200);
+        let choice_got = &got["choices"][0];
+        assert_eq!(choice_got["finish_reason"], "tool_calls", "{got}");
+        let call = &choice_got["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!(arguments.is_object() && (call["name"] == "stop" || arguments["a"].is_u64()), "{got}");
+        assert!(choice.is_string() || call["name"] == "add", "{got}");
+    }
+    let bad = json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } });
+    client.post("/v1/chat/completions", &chat(bad)).gives(400);
+}
+
+#[test]
 fn neighbours_change_nothing_and_who_leaves_is_given_up() {
     let Some(server) =
         Server::start("neighbours_change_nothing_and_who_leaves_is_given_up", &["--parallel", "2"])

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::chat::form::{ChatForm, FormChoice};
 use crate::engine::backend::Backend;
+use crate::engine::constraint::Grammars;
 use crate::engine::shared::{Loading, Shared};
 use crate::engine::worker::{Worker, stopping};
 use crate::http::door::{Door, Origins};
@@ -212,7 +213,10 @@ fn drive<B: Backend, E>(
     let worker = Worker::new(backend, options.slots, shared.clone()).map_err(ServeError::Sessions)?;
     let name = options.alias;
     let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
+    let end = facts.stops.entries().first().map(|(id, _)| *id);
+    let grammars = Grammars::new(&facts.tokenizer, end.unwrap_or_default()).map_err(ServeError::Engine)?;
     let model = Model {
+        grammars,
         facts,
         name,
         is_strict: options.is_strict,

@@ -8,6 +8,7 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::sample::SamplerOptions;
 use tokio::sync::mpsc;
 
+use super::constraint::Constraint;
 use super::reply::{Piece, Shape, TokenInfo};
 use crate::wire::error::ApiError;
 
@@ -30,6 +31,8 @@ pub(crate) struct Generation {
     /// Tokens of thought after which it is closed.
     pub(crate) thought_max: Option<u32>,
     pub(crate) reuses_prefix: bool,
+    /// The form that the reply has to take, after its thought.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// Why a reply ended.

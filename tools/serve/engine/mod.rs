@@ -6,6 +6,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod board;
+pub(crate) mod constraint;
 pub(crate) mod job;
 pub(crate) mod queue;
 pub(crate) mod reply;

@@ -193,6 +193,7 @@ mod tests {
             top_logprobs: None,
             thought_max: None,
             reuses_prefix: true,
+            constraint: None,
         }
     }
 

@@ -57,6 +57,8 @@ enum Outcome {
     /// Nobody waits for it any more.
     GivenUp,
     Failed(EngineError),
+    /// What was asked for cannot be.
+    Refused(ApiError),
 }
 
 /// Everything that the thread owns.
@@ -158,6 +160,7 @@ impl<B: Backend> Worker<B> {
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()
             && generation.tokens_min == 0
+            && generation.constraint.is_none()
             && !generation.ignores_stops;
         let now = Instant::now();
         let prompt_tokens = u32::try_from(generation.ids.len()).expect("invariant: it fits the context");
@@ -218,6 +221,10 @@ impl<B: Backend> Worker<B> {
                 );
             }
             Outcome::Failed(error) => self.fail(&running, &error),
+            Outcome::Refused(error) => {
+                self.shared.metrics.failed();
+                running.send(Event::Failed(error));
+            }
         }
         self.show(index);
         if self.slots[index].running.is_none() || self.steps.is_multiple_of(STEPS_A_LOOK) {
@@ -256,7 +263,7 @@ impl<B: Backend> Worker<B> {
 
     /// Chooses the next token, and gives its text.
     fn take_token(&mut self, running: &mut Running, greedy: Option<TokenId>) -> Outcome {
-        let generation = &running.job.generation;
+        let generation = &mut running.job.generation;
         if generation.tokens_max == 0 {
             return Outcome::Ended(End::Length);
         }
@@ -264,13 +271,22 @@ impl<B: Backend> Worker<B> {
         let forbidden: &[TokenId] = if may_end { &[] } else { &self.stop_ids };
         let is_over_thought = running.reply.is_thinking()
             && generation.thought_max.is_some_and(|most| running.reply.reasoning_tokens() >= most);
+        // A thought has no form.
+        let mut constraint = generation.constraint.as_mut().filter(|_| !running.reply.is_thinking());
         let mut logprobs = None;
         let token = match (greedy, running.want) {
             (Some(token), Want::Greedy) => token,
             _ => {
                 self.backend.read_logits(&mut self.logits);
                 let plain = generation.top_logprobs.map(|count| (count, self.logits.clone()));
-                let token = match running.sampler.sample_without(&mut self.logits, forbidden) {
+                let sampled = match &mut constraint {
+                    None => running.sampler.sample_without(&mut self.logits, forbidden),
+                    Some(constraint) => match constraint.allowed() {
+                        Ok(allowed) => running.sampler.sample_among(&mut self.logits, allowed),
+                        Err(error) => return Outcome::Refused(error),
+                    },
+                };
+                let token = match sampled {
                     Ok(token) => token,
                     Err(error) => return Outcome::Failed(error.into()),
                 };
@@ -287,9 +303,14 @@ impl<B: Backend> Worker<B> {
             Some(close) if is_over_thought => close,
             _ => token,
         };
-        if may_end && self.stop_ids.contains(&token) {
+        if (may_end || constraint.is_some()) && self.stop_ids.contains(&token) {
             return Outcome::Ended(End::Stop);
         }
+        let is_complete = match constraint.map(|constraint| constraint.take(token)) {
+            None | Some(Ok(false)) => false,
+            Some(Ok(true)) => true,
+            Some(Err(error)) => return Outcome::Refused(error),
+        };
         running.sampler.accept(token);
         running.numbers.reply_tokens += 1;
         running.numbers.reply = running.first_token_at.elapsed();
@@ -304,6 +325,9 @@ impl<B: Backend> Worker<B> {
         }
         if let Some(stop) = running.reply.stop_string() {
             return Outcome::Ended(End::StopString(stop.to_owned()));
+        }
+        if is_complete {
+            return Outcome::Ended(End::Stop);
         }
         if numbers.reply_tokens >= running.job.generation.tokens_max {
             return Outcome::Ended(End::Length);

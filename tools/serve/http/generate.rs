@@ -12,7 +12,6 @@ use super::jobs::Jobs;
 use super::reply;
 use super::state::{Shown, now_s};
 use crate::engine::job::Event;
-use crate::limits::BLOCKING_BYTES;
 use crate::random;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::fields;
@@ -80,7 +79,7 @@ async fn generate(interface: Interface, state: &Shown, request: Request<Body>) -
     Ok(reply::json(&answer.whole(&replies)))
 }
 
-/// Reads a body and has `work` done with it; a long one on a thread where it holds nobody up.
+/// Reads a body and has `work` done with it, on a thread where it holds nobody up: a long body or a large schema takes a while.
 pub(crate) async fn with_body<T: Send + 'static>(
     state: &Shown,
     request: Request<Body>,
@@ -93,9 +92,6 @@ pub(crate) async fn with_body<T: Send + 'static>(
         let state = state.clone();
         move |bytes: &[u8]| work(state.model()?, fields::parse(bytes)?)
     };
-    if bytes.len() < BLOCKING_BYTES {
-        return all(&bytes);
-    }
     let done = tokio::task::spawn_blocking(move || all(&bytes)).await;
     done.unwrap_or_else(|_| Err(ApiError::new(Kind::Server, "the request could not be read; report it")))
 }

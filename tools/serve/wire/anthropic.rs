@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, Thought, calls_none, check_unforced};
+use super::model::{Model, Thought, calls_none, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::chat::form::Rendered;
@@ -24,14 +24,15 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    check_unforced(&fields)?;
     let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
     if fields.count("max_tokens", 1)?.is_none() {
         return Err(fields.refuse("max_tokens", "is missing"));
     }
     params.stops = params::stops(&fields, "stop_sequences")?;
     let thought = thought(model, &fields)?;
-    let calls = Calls::new(&fields, &tools(&fields)?, "toolu_")?;
+    let tools = tools(&fields)?;
+    let wanted = wanted(&fields, &tools)?;
+    let calls = Calls::new(&fields, &tools, "toolu_")?;
     let rendered = render(model, &fields, thought.thinking)?;
     let streams = fields.flag("stream")?.unwrap_or(false);
     let shape = model.chat_shape(rendered.is_thinking);
@@ -44,6 +45,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
         has_called: false,
     };
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
+    let generation = model.constrained(generation, wanted.as_ref())?;
     Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams, calls })
 }
 
@@ -347,7 +349,6 @@ impl Answer for MessageAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::error::Kind;
     use crate::wire::fields::parse;
     use crate::wire::model::tests::model;
     use crate::wire::render::tests::{objects, piece, summary};
@@ -480,7 +481,7 @@ mod tests {
         let image = r#"{"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image"}]}]}"#;
         assert!(error(image).message.contains("messages[0].content[0].type is \"image\""));
         let forced = prepared(r#","tool_choice":{"type":"any"}"#).err().unwrap();
-        assert_eq!(forced.kind, Kind::NotSupported);
+        assert!(forced.message.contains("there are no tools"), "{}", forced.message);
     }
 
     #[test]

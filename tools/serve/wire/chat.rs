@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::messages::{self, ToolCall};
-use super::model::{Model, check_unforced, tools};
+use super::model::{Model, tools, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event, finish_reason, logprobs, progress, timings, usage};
 use crate::engine::job::{Numbers, Progress, Summary};
@@ -18,7 +18,6 @@ use crate::random;
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    check_unforced(&fields)?;
     let messages = messages::openai(&fields)?;
     let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
     let top = params::top_logprobs(&fields, "top_logprobs")?;
@@ -37,6 +36,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     let thought = model.thought(&fields)?;
     let extra = fields.object("chat_template_kwargs")?;
     let tools = tools(&fields)?;
+    let wanted = wanted(&fields, &tools)?;
     let calls = Calls::new(&fields, &tools, "call_")?;
     let rendered = model.render(&messages, &tools, thought.thinking, opens_reply, extra)?;
     let shape = model.chat_shape(rendered.is_thinking);
@@ -62,6 +62,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         call_count: 0,
     };
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
+    let generation = model.constrained(generation, wanted.as_ref())?;
     Ok(Prepared { generations: vec![generation], answer: Box::new(answer), streams, calls })
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::chat::fingerprint;
 use super::error::{ApiError, Kind};
 use super::fields::{Fields, kind};
-use super::model::{Model, check_unforced};
+use super::model::{Model, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event, finish_reason, progress, sum, timings, usage};
 use crate::engine::job::{Numbers, Progress, Summary};
@@ -20,7 +20,6 @@ use crate::random;
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    check_unforced(&fields)?;
     for name in ["suffix", "echo"] {
         if fields.get(name).is_some_and(|value| *value != Value::Bool(false) && *value != "") {
             return Err(
@@ -56,9 +55,13 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         told: vec![0; prompts.len()],
         numbers: Vec::new(),
     };
+    let wanted = wanted(&fields, &[])?;
     let generations = prompts
         .into_iter()
-        .map(|ids| model.generation(ids, Shape::Text, &params, None))
+        .map(|ids| {
+            let generation = model.generation(ids, Shape::Text, &params, None)?;
+            model.constrained(generation, wanted.as_ref())
+        })
         .collect::<Result<_, _>>()?;
     Ok(Prepared { generations, answer: Box::new(answer), streams, calls: None })
 }

@@ -2,7 +2,7 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::text::chat::Thinking;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::{ApiError, Kind};
 use super::fields::Fields;
@@ -10,6 +10,7 @@ use super::messages::ChatMessage;
 use super::params::{Defaults, Params};
 use crate::chat::form::{Asked, ChatForm, Rendered};
 use crate::engine::backend::Facts;
+use crate::engine::constraint::{Grammars, Wanted};
 use crate::engine::job::Generation;
 use crate::engine::reply::Shape;
 use crate::limits::TOOLS_MAX;
@@ -36,6 +37,7 @@ pub(crate) struct Model {
     pub(crate) form: ChatForm,
     pub(crate) defaults: Defaults,
     pub(crate) reasoning: Reasoning,
+    pub(crate) grammars: Grammars,
 }
 
 /// How a thought is to be handled.
@@ -126,7 +128,18 @@ impl Model {
             top_logprobs: params.top_logprobs,
             thought_max,
             reuses_prefix: params.reuses_prefix,
+            constraint: None,
         })
+    }
+
+    /// The same, in the form that it has to take.
+    pub(crate) fn constrained(
+        &self,
+        generation: Generation,
+        wanted: Option<&Wanted>,
+    ) -> Result<Generation, ApiError> {
+        let constraint = wanted.map(|wanted| self.grammars.constraint(wanted)).transpose()?;
+        Ok(Generation { constraint, ..generation })
     }
 
     /// The shape of a chat reply whose prompt may have opened a thought.
@@ -167,32 +180,97 @@ pub(crate) fn calls_none(fields: &Fields<'_>) -> bool {
     fields.get("tool_choice").is_some_and(|choice| choice == "none" || choice["type"] == "none")
 }
 
-/// Refuses what would have to be forced on the model and cannot be yet.
-pub(crate) fn check_unforced(fields: &Fields<'_>) -> Result<(), ApiError> {
-    let unsupported = |name: &str, what: &str| {
-        Err(ApiError {
-            param: Some(name.to_owned()),
-            ..ApiError::new(Kind::NotSupported, format!("{name}: {what} is not supported by this server"))
-        })
-    };
-    match fields.get("tool_choice") {
-        None => {}
-        Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
-        Some(Value::Object(choice))
-            if choice.get("type").is_some_and(|kind| kind == "auto" || kind == "none") => {}
-        Some(_) => return unsupported("tool_choice", "a call that is forced"),
+/// The form that a reply has to take, by OpenAI's and llama-server's fields; `tools` as [`tools`] gives them.
+pub(crate) fn wanted(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
+    if fields.get("grammar").is_some() {
+        let message = "grammar is not supported by this server: send a json_schema";
+        return Err(ApiError {
+            param: Some("grammar".to_owned()),
+            ..ApiError::new(Kind::NotSupported, message)
+        });
     }
-    match fields.get("response_format") {
-        None => {}
-        Some(format) if format["type"] == "text" => {}
-        Some(_) => return unsupported("response_format", "a reply in a given format"),
+    let calls = forced_calls(fields, tools)?;
+    if calls.is_some() {
+        return Ok(calls);
     }
-    for name in ["grammar", "json_schema"] {
-        if fields.get(name).is_some() {
-            return unsupported(name, "a reply in a given format");
+    if let Some(schema) = fields.object("json_schema")? {
+        return Ok(Some(Wanted::Json(schema.clone().into())));
+    }
+    match fields.object("response_format")? {
+        None => Ok(None),
+        Some(format) => format_wanted(&Fields::within(format, "response_format.")),
+    }
+}
+
+/// The form that a `response_format`, or a text's `format`, asks for.
+pub(crate) fn format_wanted(format: &Fields<'_>) -> Result<Option<Wanted>, ApiError> {
+    match format.text("type")? {
+        Some("text") | None => Ok(None),
+        Some("json_object") => {
+            let schema = format
+                .object("schema")?
+                .map_or_else(|| json!({ "type": "object" }), |schema| schema.clone().into());
+            Ok(Some(Wanted::Json(schema)))
+        }
+        Some("json_schema") => {
+            // Chat nests it once more than responses do.
+            let schema = match format.object("json_schema")? {
+                Some(inner) => inner.get("schema"),
+                None => format.get("schema"),
+            };
+            match schema {
+                Some(schema @ Value::Object(_)) => Ok(Some(Wanted::Json(schema.clone()))),
+                _ => Err(format.refuse("json_schema", "has no schema that is an object")),
+            }
+        }
+        Some(other) => {
+            Err(format.refuse("type", format_args!("is {other:?}, wanted text, json_object or json_schema")))
         }
     }
-    Ok(())
+}
+
+/// The calls that a `tool_choice` forces, in any interface's words.
+fn forced_calls(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
+    let name = "tool_choice";
+    let (only, takes_many) = match fields.get(name) {
+        None => return Ok(None),
+        Some(Value::String(choice)) => match choice.as_str() {
+            "auto" | "none" => return Ok(None),
+            "required" | "any" => (None, true),
+            other => {
+                return Err(
+                    fields.refuse(name, format_args!("is {other:?}, wanted none, auto, required or a tool"))
+                );
+            }
+        },
+        Some(Value::Object(choice)) => match choice.get("type").and_then(Value::as_str) {
+            Some("auto" | "none") => return Ok(None),
+            Some("any" | "required") => (None, true),
+            _ => {
+                let tool =
+                    choice.get("function").and_then(|function| function.get("name")).or(choice.get("name"));
+                (
+                    Some(tool.and_then(Value::as_str).ok_or_else(|| fields.refuse(name, "names no tool"))?),
+                    false,
+                )
+            }
+        },
+        Some(_) => return Err(fields.refuse(name, "wanted none, auto, required or a tool")),
+    };
+    let takes_many = takes_many && fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    let pick = |tool: &Value| {
+        let function = &tool["function"];
+        let found = function["name"].as_str().filter(|found| only.is_none_or(|only| only == *found))?;
+        Some((found.to_owned(), function["parameters"].clone()))
+    };
+    let tools: Vec<(String, Value)> = tools.iter().filter_map(pick).collect();
+    match (tools.is_empty(), only) {
+        (false, _) => Ok(Some(Wanted::Calls { tools, takes_many })),
+        (true, Some(only)) => {
+            Err(fields.refuse(name, format_args!("names {only:?}, which is none of the tools")))
+        }
+        (true, None) => Err(fields.refuse(name, "asks for a call, but there are no tools")),
+    }
 }
 
 #[cfg(test)]
@@ -209,11 +287,12 @@ pub(crate) mod tests {
         let facts = Stub::new(Script { context_len: 256, ..Script::default() }).facts();
         Model {
             form: ChatForm::new(&facts.tokenizer, None, &FormChoice::File).unwrap(),
-            facts,
             name: "nano".to_owned(),
             is_strict: false,
             defaults: params::tests::defaults(),
+            grammars: Grammars::new(&facts.tokenizer, facts.stops.entries()[0].0).unwrap(),
             reasoning: Reasoning::Content,
+            facts,
         }
     }
 
@@ -249,21 +328,46 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_forced_is_refused() {
-        let check = |body: &str| check_unforced(&Fields::new(&parse(body.as_bytes()).unwrap()));
+    fn forms_are_wanted_in_every_spelling() {
+        let tools = [json!({ "function": { "name": "f", "parameters": { "type": "object" } } })];
+        let wanted = |body: &str| wanted(&Fields::new(&parse(body.as_bytes()).unwrap()), &tools);
         for body in [
+            "{}",
             r#"{"tool_choice":"auto"}"#,
-            r#"{"tool_choice":{"type":"auto"}}"#,
+            r#"{"tool_choice":{"type":"none"}}"#,
             r#"{"response_format":{"type":"text"}}"#,
         ] {
-            assert_eq!(check(body), Ok(()));
+            assert_eq!(wanted(body), Ok(None), "{body}");
         }
+        let schema = json!({ "type": "object" });
         for body in [
-            r#"{"tool_choice":"required"}"#,
             r#"{"response_format":{"type":"json_object"}}"#,
-            r#"{"grammar":"x"}"#,
+            r#"{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}}"#,
+            r#"{"response_format":{"type":"json_schema","schema":{"type":"object"}}}"#,
+            r#"{"json_schema":{"type":"object"}}"#,
         ] {
-            assert_eq!(check(body).unwrap_err().kind, Kind::NotSupported);
+            assert_eq!(wanted(body), Ok(Some(Wanted::Json(schema.clone()))), "{body}");
+        }
+        let calls = |takes_many| Wanted::Calls { tools: vec![("f".to_owned(), schema.clone())], takes_many };
+        for (body, takes_many) in [
+            (r#"{"tool_choice":"required"}"#, true),
+            (r#"{"tool_choice":"required","parallel_tool_calls":false}"#, false),
+            (r#"{"tool_choice":{"type":"any"}}"#, true),
+            (r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#, false),
+            (r#"{"tool_choice":{"type":"function","name":"f"}}"#, false),
+            (r#"{"tool_choice":{"type":"tool","name":"f"}}"#, false),
+        ] {
+            assert_eq!(wanted(body), Ok(Some(calls(takes_many))), "{body}");
+        }
+        for (body, words) in [
+            (r#"{"tool_choice":"maybe"}"#, "tool_choice is \"maybe\""),
+            (r#"{"tool_choice":{"type":"tool","name":"g"}}"#, "tool_choice names \"g\""),
+            (r#"{"response_format":{"type":"xml"}}"#, "response_format.type is \"xml\""),
+            (r#"{"response_format":{"type":"json_schema"}}"#, "no schema"),
+            (r#"{"grammar":"x"}"#, "grammar is not supported"),
+        ] {
+            let error = wanted(body).unwrap_err();
+            assert!(error.message.contains(words), "{}", error.message);
         }
     }
 }

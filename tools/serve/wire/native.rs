@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::completions::prompts;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::model::{Model, check_unforced};
+use super::model::{Model, wanted};
 use super::params::{self, Params};
 use super::render::{Answer, Prepared, Whole, event, logprobs, progress, timings};
 use crate::engine::job::{End, Numbers, Progress, Summary};
@@ -16,7 +16,6 @@ use crate::engine::reply::{Piece, Shape, TokenInfo};
 /// A request's body to what is to be done.
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
-    check_unforced(&fields)?;
     let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
     params.top_logprobs = match params::top_logprobs(&fields, "n_probs")? {
         Some(0) => None,
@@ -35,9 +34,13 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
         tells_progress: params.wants_progress,
         has_newline: vec![false; prompts.len()],
     };
+    let wanted = wanted(&fields, &[])?;
     let generations = prompts
         .into_iter()
-        .map(|ids| model.generation(ids, Shape::Text, &params, None))
+        .map(|ids| {
+            let generation = model.generation(ids, Shape::Text, &params, None)?;
+            model.constrained(generation, wanted.as_ref())
+        })
         .collect::<Result<_, _>>()?;
     Ok(Prepared { generations, answer: Box::new(answer), streams, calls: None })
 }

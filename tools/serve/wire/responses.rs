@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, check_unforced};
+use super::model::{Model, format_wanted, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::engine::job::{End, Numbers, Summary};
@@ -18,7 +18,6 @@ use crate::random;
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    check_unforced(&fields)?;
     for name in ["previous_response_id", "conversation"] {
         if fields.get(name).is_some() {
             return Err(
@@ -28,12 +27,6 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     }
     if fields.flag("background")? == Some(true) {
         return Err(fields.refuse("background", "is not supported: send false"));
-    }
-    if let Some(text) = fields.object("text")?
-        && let Some(format) = Fields::within(text, "text.").object("format")?
-        && format.get("type").is_some_and(|kind| kind != "text")
-    {
-        return Err(fields.refuse("text.format", "is not supported: send {\"type\": \"text\"}"));
     }
     let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
     params.tokens_max = fields.count("max_output_tokens", 1)?.or(params.tokens_max);
@@ -45,11 +38,19 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     }
     let messages = read_messages(&fields)?;
     let tools = tools(&fields)?;
+    let wanted = match (wanted(&fields, &tools)?, fields.object("text")?) {
+        (None, Some(text)) => match Fields::within(text, "text.").object("format")? {
+            Some(format) => format_wanted(&Fields::within(format, "text.format."))?,
+            None => None,
+        },
+        (wanted, _) => wanted,
+    };
     let calls = Calls::new(&fields, &tools, "call_")?;
     let rendered = model.render(&messages, &tools, thought.thinking, true, None)?;
     let shape = model.chat_shape(rendered.is_thinking);
     let streams = fields.flag("stream")?.unwrap_or(false);
     let generation = model.generation(rendered.ids, shape, &params, thought.tokens_max)?;
+    let generation = model.constrained(generation, wanted.as_ref())?;
     let answer = ResponseAnswer {
         id: random::id("resp_"),
         created,
@@ -508,7 +509,7 @@ mod tests {
             (r#"{"input":[{"content":"x"}]}"#, "input[0].role is missing"),
             (r#"{"input":"x","previous_response_id":"r"}"#, "previous_response_id is not supported"),
             (r#"{"input":"x","conversation":{}}"#, "conversation is not supported"),
-            (r#"{"input":"x","text":{"format":{"type":"json_object"}}}"#, "text.format is not supported"),
+            (r#"{"input":"x","text":{"format":{"type":"xml"}}}"#, "text.format.type is \"xml\""),
         ] {
             let error = prepared(body).err().unwrap();
             assert!(error.message.contains(wanted), "{body}: {}", error.message);
