@@ -36,7 +36,7 @@ pub(crate) struct Grammars {
 
 /// The form of one reply, and how far it is.
 #[derive(Clone)]
-pub(crate) struct Constraint(Matcher);
+pub(crate) struct Constraint(Box<Matcher>);
 
 impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -75,7 +75,7 @@ impl Grammars {
         let parser = self.factory.create_parser(grammar(wanted));
         let matcher = Matcher::new(parser);
         match matcher.get_error() {
-            None => Ok(Constraint(matcher)),
+            None => Ok(Constraint(Box::new(matcher))),
             Some(error) => {
                 let line = error.lines().next().unwrap_or_default();
                 Err(ApiError::new(Kind::Invalid, format!("the schema cannot be followed: {line}")))
