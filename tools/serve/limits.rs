@@ -47,5 +47,9 @@ pub(crate) const PROMPTS_MAX: usize = 64;
 /// Events of one reply that wait for a client that does not read: some minutes of tokens, some megabytes.
 pub(crate) const EVENTS_MAX: usize = 65_536;
 
+/// Bodies from this size on are taken apart on a thread of their own: about 3 ms of work. For shorter ones the way to that thread
+/// would take longer than the work.
+pub(crate) const BLOCKING_BYTES: usize = 64 << 10;
+
 /// Instructions that a chat template may run: a conversation of 4,096 messages takes some hundred each.
 pub(crate) const TEMPLATE_FUEL: u64 = 20_000_000;

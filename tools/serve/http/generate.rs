@@ -12,6 +12,7 @@ use super::jobs::Jobs;
 use super::reply;
 use super::state::{Shown, now_s};
 use crate::engine::job::Event;
+use crate::limits::BLOCKING_BYTES;
 use crate::random;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::fields;
@@ -79,7 +80,10 @@ async fn generate(interface: Interface, state: &Shown, request: Request<Body>) -
     Ok(reply::json(&answer.whole(&replies)))
 }
 
-/// Reads a body and has `work` done with it, on a thread where it holds nobody up: a long body or a large schema takes a while.
+/// Fields by which a request may ask for a schema to be followed, which takes a while to prepare.
+const SLOW_FIELDS: [&str; 4] = ["json_schema", "response_format", "text", "tool_choice"];
+
+/// Reads a body and has `work` done with it; where that may take long, on a thread where it holds nobody up.
 pub(crate) async fn with_body<T: Send + 'static>(
     state: &Shown,
     request: Request<Body>,
@@ -88,10 +92,16 @@ pub(crate) async fn with_body<T: Send + 'static>(
     // Nobody has to send a long body to hear that nothing can be done with it.
     state.model()?;
     let bytes = body::read(request, state.body_bytes_max).await?;
-    let all = {
+    let done = if bytes.len() < BLOCKING_BYTES {
+        let fields = fields::parse(&bytes)?;
+        if !SLOW_FIELDS.iter().any(|name| fields.contains_key(*name)) {
+            return work(state.model()?, fields);
+        }
         let state = state.clone();
-        move |bytes: &[u8]| work(state.model()?, fields::parse(bytes)?)
+        tokio::task::spawn_blocking(move || work(state.model()?, fields)).await
+    } else {
+        let state = state.clone();
+        tokio::task::spawn_blocking(move || work(state.model()?, fields::parse(&bytes)?)).await
     };
-    let done = tokio::task::spawn_blocking(move || all(&bytes)).await;
     done.unwrap_or_else(|_| Err(ApiError::new(Kind::Server, "the request could not be read; report it")))
 }

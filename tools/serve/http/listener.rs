@@ -83,5 +83,7 @@ fn connection(stream: TcpStream, router: Router) -> http1::Connection<Socket, To
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES_MAX)
+        // Names are the same however they are written; some clients look for those that everybody writes.
+        .title_case_headers(true)
         .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
 }
