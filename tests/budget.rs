@@ -57,6 +57,7 @@ fn input() -> BudgetInput {
         allowed_bytes: None,
         pool_slots: None,
         context_len: 4096,
+        sessions: 1,
         prefill_chunk: 512,
         decode_splits: 16,
         tile_max: 8,
@@ -89,6 +90,10 @@ fn what_is_left_of_the_device_becomes_slots() {
     // 14 full layers of 4,096 rows, 35 rings of 512 + 512: 2 KiB a row.
     assert_eq!(plan.kv_bytes, (14 * 4096 + 35 * 1024) * 2048);
     assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
+    // Each conversation has a cache of its own, which slots make room for.
+    let four = MemoryPlan::new(&flint(), &BudgetInput { sessions: 4, ..input() }).expect("enough");
+    assert_eq!(four.kv_bytes, 4 * plan.kv_bytes);
+    assert!(four.pool_slots < plan.pool_slots, "{four:?}");
 
     let all = MemoryPlan::new(&flint(), &BudgetInput { free_bytes: 140 << 30, ..input() }).expect("enough");
     assert_eq!(all.pool_slots, 12_032, "never more than there are");

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// Talk: reads messages from the terminal, or lines from a pipe.
     Chat(ChatArgs),
+    /// Serve OpenAI's and Anthropic's interfaces over HTTP, for editors, agents and libraries.
+    Serve(Box<crate::serve_command::ServeArgs>),
     /// Make a store of a GGUF file, from which experts are read fastest.
     Ingest(IngestArgs),
     /// Recompute every checksum of a store, or the SHA-256 of a GGUF; name what is damaged; mend a store.
@@ -490,7 +492,7 @@ fn drive_rate(text: &str) -> Result<f64, String> {
 }
 
 /// A number of [`SamplerOptions`], put there by `set`, in the range that the sampler has for it.
-fn sampling(set: fn(&mut SamplerOptions, f32)) -> impl Fn(&str) -> Result<f32, String> + Clone {
+pub(crate) fn sampling(set: fn(&mut SamplerOptions, f32)) -> impl Fn(&str) -> Result<f32, String> + Clone {
     move |text| {
         let value: f32 = text.parse().map_err(|_| "wanted a number, as 0.8".to_owned())?;
         let mut options = SamplerOptions::default();

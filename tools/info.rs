@@ -402,7 +402,7 @@ fn model_text(found: &Found, model: &Model) -> String {
         Err(error) => error.to_string(),
     };
     let template = match &model.template {
-        Some(template) => format!("the file's template ({} B) is not run", template.len()),
+        Some(template) => format!("the file's template ({} B) is for `serve` alone", template.len()),
         None => "the file has no template".to_owned(),
     };
     line("chat form", format!("{form}; {template}"));

@@ -1,4 +1,5 @@
-//! SIGINT (Ctrl-C) and SIGTERM: they end a reply that is being made, and the program where none is.
+//! SIGINT (Ctrl-C) and SIGTERM: they end a reply that is being made, ask a server to end, and
+//! end the program otherwise.
 //!
 //! Owns: the thread that waits for signals and its flags, which are the only globals of the program. In: signals; paths
 //! that are half made. Out: flags for whoever works; an exit with code 130 or 143.
@@ -18,6 +19,7 @@ use signal_hook::low_level;
 use crate::exit::Exit;
 use crate::terminal::note;
 
+static IS_SERVING: AtomicBool = AtomicBool::new(false);
 static IS_REPLYING: AtomicBool = AtomicBool::new(false);
 static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_TERMINATING: AtomicBool = AtomicBool::new(false);
@@ -46,7 +48,15 @@ pub(crate) fn install() {
 }
 
 fn handle(signal: i32) {
-    if signal == SIGTERM {
+    if IS_SERVING.load(Ordering::SeqCst) {
+        if signal == SIGTERM {
+            IS_TERMINATING.store(true, Ordering::SeqCst);
+        }
+        // A server ends in its own time; who asks twice does not want to wait.
+        if !IS_REQUESTED.swap(true, Ordering::SeqCst) {
+            return;
+        }
+    } else if signal == SIGTERM {
         let is_first = !IS_TERMINATING.swap(true, Ordering::SeqCst);
         if is_first && IS_REPLYING.load(Ordering::SeqCst) {
             IS_REQUESTED.store(true, Ordering::SeqCst);
@@ -94,6 +104,11 @@ pub(crate) fn is_requested() -> bool {
 /// Whether the program is to end, and not only a reply.
 pub(crate) fn is_terminating() -> bool {
     IS_TERMINATING.load(Ordering::SeqCst)
+}
+
+/// From now on the first signal only asks a server to end, however long that takes; the second ends the program.
+pub(crate) fn serve() {
+    IS_SERVING.store(true, Ordering::SeqCst);
 }
 
 /// While it lives, the first signal only asks; the second ends the program.

@@ -33,6 +33,7 @@ mod plan;
 mod remove;
 mod reply;
 mod report;
+mod serve_command;
 mod source;
 mod stats;
 mod stores;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
+        Command::Serve(args) => serve_command::run(*args),
         Command::Ingest(args) => ingest::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Info(args) => info::run(&args),

@@ -2,7 +2,7 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DiskError;
-use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, Session};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, LoadProgress, Session};
 use flint_rt::expert::ExpertError;
 use flint_rt::gpu::Gpu;
 
@@ -41,11 +41,22 @@ pub(crate) fn engine(args: &EngineArgs, model: &Found, context_len: Option<u32>)
 
 /// Opens it with options of the caller's.
 pub(crate) fn engine_by(args: &EngineArgs, model: &Found, options: &EngineOptions) -> Outcome<Engine> {
+    engine_watched(args, model, options, &mut |_| {})
+}
+
+/// The same; `watch` is told how far it is.
+pub(crate) fn engine_watched(
+    args: &EngineArgs,
+    model: &Found,
+    options: &EngineOptions,
+    watch: &mut dyn FnMut(LoadProgress),
+) -> Outcome<Engine> {
     if args.check_source {
         verify::check_source(model)?;
     }
     let bar = Bar::bytes("opening");
     let opened = Engine::open(options, &mut |progress| {
+        watch(progress);
         bar.message(match progress.phase {
             LoadPhase::Kernels => "compiling",
             LoadPhase::Weights => "reading weights",

@@ -67,7 +67,9 @@ fn variables_in(command: &Command, matches: &ArgMatches) -> Vec<String> {
         .filter_map(|arg| {
             let variable = arg.get_env()?;
             let value = std::env::var_os(variable)?;
-            Some(format!("{}={}", variable.to_string_lossy(), value.to_string_lossy()))
+            // A key is nobody's business.
+            let value = if arg.is_hide_env_values_set() { "...".into() } else { value.to_string_lossy() };
+            Some(format!("{}={value}", variable.to_string_lossy()))
         })
         .collect()
 }

@@ -104,5 +104,8 @@ pub const EVENTS_MAX: usize = 1 << 20;
 /// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
 pub const PREFILL_CHUNK_MAX: u32 = 65_535;
 
+/// Conversations that an engine holds open: each has some hundred descriptor sets and a cache of its own.
+pub const SESSIONS_MAX: u32 = 64;
+
 /// Commands of one submission. A token of a 49-layer model in two halves a layer is about 100.
 pub const COMMANDS_PER_SUBMIT_MAX: usize = 256;

@@ -35,6 +35,8 @@ pub struct BudgetInput {
     pub pool_slots: Option<u32>,
     /// Tokens of a conversation.
     pub context_len: u32,
+    /// Conversations that are open at a time.
+    pub sessions: u32,
     /// Tokens of a chunk.
     pub prefill_chunk: u32,
     /// Splits of attention at decode.
@@ -58,7 +60,7 @@ pub struct MemoryPlan {
     pub budget_bytes: u64,
     /// Dense weights.
     pub resident_bytes: u64,
-    /// KV cache of one conversation.
+    /// KV caches of the conversations that are open at a time.
     pub kv_bytes: u64,
     /// Activations.
     pub scratch_bytes: u64,
@@ -199,7 +201,8 @@ impl MemoryPlan {
         let expert_total = moe_layers * config.expert_count;
         let experts_a_token = moe_layers * config.experts_used;
         let record_bytes = config.record_bytes();
-        let kv_bytes = cache_bytes(config, input.context_len, input.prefill_chunk);
+        let kv_bytes =
+            u64::from(input.sessions) * cache_bytes(config, input.context_len, input.prefill_chunk);
         let scratch_bytes = scratch_bytes(config, input.decode_splits, input.prefill_chunk);
         let (budget_bytes, flag) = device_budget(input)?;
         let fixed_bytes = input.resident_bytes + kv_bytes + scratch_bytes;

@@ -20,6 +20,8 @@ pub struct EngineOptions {
     pub cache_dir: Option<PathBuf>,
     /// Tokens of a conversation; the default is 4,096 or what the model was trained for, whichever is less.
     pub context_len: Option<u32>,
+    /// Conversations that are open at a time, each with a cache of its own in device memory; the default is 1.
+    pub sessions: Option<u32>,
     /// Expert slots; the default is what device memory allows.
     pub pool_slots: Option<u32>,
     /// Who leaves when a slot is needed; the default is what the simulator found best.

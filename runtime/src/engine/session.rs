@@ -27,9 +27,9 @@ pub struct PromptOutput {
     pub fed: u32,
 }
 
-/// How many tokens of `wanted` the cache may keep of `cached`: their common beginning, but never all of `wanted`, because
+/// How many tokens of `wanted` a cache of `cached` may keep: their common beginning, but never all of `wanted`, because
 /// the last token must be fed to have its logits.
-fn common_prefix(cached: &[TokenId], wanted: &[TokenId]) -> usize {
+pub fn common_prefix(cached: &[TokenId], wanted: &[TokenId]) -> usize {
     let common = cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
     common.min(wanted.len().saturating_sub(1))
 }
@@ -58,6 +58,16 @@ impl Session {
     pub fn reset(&mut self) {
         self.sequence.rewind(0);
         self.tokens.clear();
+    }
+
+    /// Keeps what it holds of the beginning of `ids`, but never all of `ids`, and forgets the rest; where the cache cannot
+    /// go back that far, forgets everything. Returns how many tokens it kept: from there on `ids` is to be fed.
+    pub fn keep_prefix(&mut self, ids: &[TokenId]) -> u32 {
+        let keep = common_prefix(&self.tokens, ids);
+        let keep = u32::try_from(keep).expect("invariant: a context is a u32");
+        let kept = self.sequence.rewind(keep);
+        self.settle();
+        kept
     }
 
     /// Brings the token list in line with what the cache holds, whatever a step did.
@@ -89,11 +99,7 @@ impl Engine {
         if ids.len() > context_len as usize {
             return Err(ModelError::ContextFull { context_len }.into());
         }
-        let keep = common_prefix(&session.tokens, ids);
-        let keep = u32::try_from(keep).expect("invariant: a context is a u32");
-        let reused = session.sequence.rewind(keep);
-        session.settle();
-
+        let reused = session.keep_prefix(ids);
         let fed = &ids[reused as usize..];
         let total = u32::try_from(fed.len()).expect("invariant: a context is a u32");
         let mut done = 0;

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::base::host_memory::HostRoom;
-use crate::base::limits::PREFILL_CHUNK_MAX;
+use crate::base::limits::{PREFILL_CHUNK_MAX, SESSIONS_MAX};
 use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::open::{
@@ -146,6 +146,7 @@ pub fn plan_memory(
         Ok(value)
     };
     let context_len = in_range("context size", options.context_len, CONTEXT_LEN_DEFAULT, config.context_len)?;
+    let sessions = in_range("number of conversations", options.sessions, 1, SESSIONS_MAX)?;
     let prefill_chunk =
         in_range("prefill chunk", options.prefill_chunk, PREFILL_CHUNK_DEFAULT, PREFILL_CHUNK_MAX)?
             .min(context_len);
@@ -174,6 +175,7 @@ pub fn plan_memory(
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,
             context_len,
+            sessions,
             prefill_chunk,
             decode_splits: tuning.decode_splits,
             tile_max: tuning.tokens_many,

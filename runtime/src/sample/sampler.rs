@@ -62,6 +62,52 @@ impl Sampler {
     /// # Errors
     /// A row of the wrong length, a logit that is not finite, or nothing that the bias leaves.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<TokenId, SampleError> {
+        self.choose(logits, |_| {})
+    }
+
+    /// The same, but none of `forbidden` this time, whatever the bias says: what ends a reply that is not to end yet. Ids
+    /// outside the row are skipped.
+    ///
+    /// # Errors
+    /// As [`Self::sample`], and when everything is forbidden.
+    pub fn sample_without(
+        &mut self,
+        logits: &mut [f32],
+        forbidden: &[TokenId],
+    ) -> Result<TokenId, SampleError> {
+        self.choose(logits, |logits| {
+            for id in forbidden {
+                if let Some(logit) = logits.get_mut(*id as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        })
+    }
+
+    /// The same, but only one that `is_allowed`: what a form of the reply lets come next.
+    ///
+    /// # Errors
+    /// As [`Self::sample`], and when nothing is allowed.
+    pub fn sample_among(
+        &mut self,
+        logits: &mut [f32],
+        is_allowed: impl Fn(TokenId) -> bool,
+    ) -> Result<TokenId, SampleError> {
+        self.choose(logits, |logits| {
+            for (id, logit) in (0..).zip(logits) {
+                if !is_allowed(id) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        })
+    }
+
+    /// Chooses a token of those that `forbid` leaves, which it is asked for after penalties and bias.
+    fn choose(
+        &mut self,
+        logits: &mut [f32],
+        forbid: impl FnOnce(&mut [f32]),
+    ) -> Result<TokenId, SampleError> {
         if u32::try_from(logits.len()) != Ok(self.vocabulary) {
             return Err(SampleError::WrongLength { found: logits.len(), wanted: self.vocabulary });
         }
@@ -73,6 +119,7 @@ impl Sampler {
             *logit =
                 if biased == f32::NEG_INFINITY && bias.is_finite() { f32::MIN } else { biased.min(f32::MAX) };
         }
+        forbid(logits);
         if self.options.is_greedy() {
             return best(logits);
         }
@@ -225,6 +272,20 @@ mod tests {
             let options = SamplerOptions { temperature, logit_bias, ..SamplerOptions::default() };
             let mut sampler = Sampler::new(options, 3).unwrap();
             assert_eq!(sampler.sample(&mut [0.0; 3]), Err(SampleError::NothingAllowed));
+        }
+    }
+
+    #[test]
+    fn what_is_forbidden_once_is_not_drawn_and_not_remembered() {
+        for temperature in [0.0, 1.0] {
+            let bias = vec![(1, f32::MAX)];
+            let options =
+                SamplerOptions { temperature, seed: 5, logit_bias: bias, ..SamplerOptions::default() };
+            let mut sampler = Sampler::new(options, 3).unwrap();
+            assert_ne!(sampler.sample_without(&mut [0.0, 9.0, 0.0], &[1, 77]), Ok(1));
+            assert_eq!(sampler.sample(&mut [0.0, 9.0, 0.0]), Ok(1));
+            assert_eq!(sampler.sample_among(&mut [0.0, 9.0, 0.0], |id| id == 2), Ok(2));
+            assert_eq!(sampler.sample_without(&mut [0.0; 3], &[0, 1, 2]), Err(SampleError::NothingAllowed));
         }
     }
 

@@ -34,11 +34,19 @@ impl ReplySplitter {
     /// # Errors
     /// When the vocabulary has no thought delimiters.
     pub fn new(tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Self, TextError> {
+        Self::starting(tokenizer, prompt.opens_thought())
+    }
+
+    /// A splitter for a reply to a prompt that was made otherwise: `is_thinking` says whether it begins within a thought.
+    ///
+    /// # Errors
+    /// When the vocabulary has no thought delimiters.
+    pub fn starting(tokenizer: &Tokenizer, is_thinking: bool) -> Result<Self, TextError> {
         Ok(Self {
             detokenizer: Detokenizer::new(tokenizer),
             think_open: Marker::ThinkOpen.id(tokenizer)?,
             think_close: Marker::ThinkClose.id(tokenizer)?,
-            is_thinking: prompt.opens_thought(),
+            is_thinking,
             reasoning_tokens: 0,
         })
     }

@@ -1,0 +1,430 @@
+//! `flint-rt serve` by the real binary with the bundled model: every interface, whole and as a stream, over real sockets.
+//!
+//! Tests that open a device say so and pass where there is none.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
+
+#[path = "support/http_client.rs"]
+mod http_client;
+#[path = "support/program.rs"]
+mod program;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use http_client::{Client, Connection};
+use program::{Ran, program};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Compiled kernels, for all tests of this file.
+static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+
+fn command(home: &TempDir, args: &[&str]) -> Command {
+    let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
+    command
+        .args(args)
+        .env("HOME", home.path())
+        .env("XDG_DATA_HOME", home.path().join("data"))
+        .env("XDG_CACHE_HOME", CACHE.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Ran {
+    Ran::new(command(&tempfile::tempdir().unwrap(), args).output().unwrap())
+}
+
+/// The program, serving.
+struct Server {
+    child: Child,
+    client: Client,
+    stderr: BufReader<std::process::ChildStderr>,
+    /// What it said until it was ready.
+    said: String,
+    _home: TempDir,
+}
+
+impl Server {
+    /// Waits until it is ready; none where there is no device.
+    #[expect(clippy::zombie_processes, reason = "it is waited for when the server is dropped")]
+    fn start(test: &str, args: &[&str]) -> Option<Self> {
+        if run(&["devices"]).code != Some(0) {
+            eprintln!("SKIPPED {test}, no Vulkan device");
+            return None;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let mut child = command(&home, &[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let (mut said, mut address) = (String::new(), None);
+        loop {
+            let mut line = String::new();
+            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended: {said}");
+            if let Some(found) = line.trim().strip_prefix("flint-rt: listening on http://") {
+                address = Some(found.parse().unwrap());
+            }
+            said.push_str(&line);
+            if line.starts_with("flint-rt: ready") {
+                let client = Client(address.unwrap());
+                return Some(Self { child, client, stderr, said, _home: home });
+            }
+        }
+    }
+
+    /// Asks it to end, and gives its exit code and all that it said.
+    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let mut said = std::mem::take(&mut self.said);
+        self.stderr.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const TASK: &str = "Write a Python function that adds two numbers.";
+
+fn chat(more: Value) -> Value {
+    let mut body =
+        json!({ "messages": [{ "role": "user", "content": TASK }], "temperature": 0, "max_tokens": 24 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+/// The content of a chat's stream.
+fn streamed(events: &[Value]) -> String {
+    events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
+}
+
+#[test]
+fn every_interface_says_what_the_program_says() {
+    let Some(server) = Server::start("every_interface_says_what_the_program_says", &[]) else { return };
+    let client = server.client;
+    let direct = run(&["generate", "--chat", "-n", "24", TASK]).gives(0);
+    let wanted = direct.stdout.trim_end_matches('\n');
+    assert!(!wanted.is_empty());
+
+    let whole = client.post("/v1/chat/completions", &chat(json!({}))).gives(200);
+    assert_eq!(content(&whole).trim_end_matches('\n'), wanted);
+    let got = client.post("/v1/chat/completions", &chat(json!({ "stream": true })));
+    assert_eq!(got.header("content-type"), Some("text/event-stream"));
+    assert_eq!(got.header("cache-control"), Some("no-cache"));
+    assert_eq!(streamed(&got.events()), content(&whole));
+    assert!(got.body.ends_with("data: [DONE]\n\n"));
+    for event in &got.events() {
+        assert_ne!(event["choices"][0]["delta"]["content"], "", "an empty delta");
+    }
+
+    let messages = client.post("/v1/messages", &chat(json!({}))).gives(200);
+    assert_eq!(messages["content"][0]["text"], content(&whole));
+    let got = client.post("/v1/messages", &chat(json!({ "stream": true })));
+    let text: String = got.events().iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(text, content(&whole));
+
+    let ask = json!({ "input": TASK, "temperature": 0, "max_output_tokens": 24 });
+    let response = client.post("/v1/responses", &ask).gives(200);
+    assert_eq!(response["output"][0]["content"][0]["text"], content(&whole));
+    let mut ask = ask;
+    ask["stream"] = true.into();
+    let events = client.post("/v1/responses", &ask).events();
+    let text: String = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta")
+        .filter_map(|event| event["delta"].as_str())
+        .collect();
+    assert_eq!(text, content(&whole));
+
+    // A raw prompt in the chat's form, with the same tokens.
+    let prompt = client.post("/apply-template", &chat(json!({}))).gives(200)["prompt"].clone();
+    let ask = json!({ "prompt": prompt, "temperature": 0, "max_tokens": 24 });
+    let completion = client.post("/v1/completions", &ask).gives(200);
+    assert_eq!(completion["choices"][0]["text"], content(&whole));
+    assert_eq!(completion["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+    let counted = client.post("/v1/messages/count_tokens", &chat(json!({}))).gives(200);
+    assert_eq!(counted["input_tokens"], whole["usage"]["prompt_tokens"]);
+}
+
+#[test]
+fn what_is_told_of_the_model_and_its_tokens() {
+    let Some(server) =
+        Server::start("what_is_told_of_the_model_and_its_tokens", &["--alias", "nano", "-c", "512"])
+    else {
+        return;
+    };
+    let client = server.client;
+    for prefix in ["", "/v1"] {
+        let models = client.get(&format!("{prefix}/models")).gives(200);
+        let entry = &models["data"][0];
+        assert_eq!((&entry["id"], &entry["max_model_len"]), (&"nano".into(), &512.into()));
+        assert_eq!((&entry["meta"]["n_ctx"], &entry["context_length"]), (&512.into(), &512.into()));
+        assert_eq!(client.get(&format!("{prefix}/models/{}", "nano")).gives(200)["id"], "nano");
+        assert_eq!(client.get(&format!("{prefix}/models/{}", "other")).status, 404);
+        client.get(&format!("{prefix}/health")).gives(200);
+    }
+    let props = client.get("/props").gives(200);
+    assert_eq!(
+        (&props["total_slots"], &props["default_generation_settings"]["n_ctx"]),
+        (&2.into(), &512.into())
+    );
+    assert!(props["chat_template"].as_str().unwrap().contains("<|assistant|>"), "{props}");
+    assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 2);
+    let text = "def f(x):\n    return x # é 🦀 <|user|>";
+    let tokens = client.post("/tokenize", &json!({ "content": text })).gives(200)["tokens"].clone();
+    assert_eq!(client.post("/detokenize", &json!({ "tokens": tokens })).gives(200)["content"], text);
+    let plain = client.post("/tokenize", &json!({ "content": text, "parse_special": false })).gives(200);
+    assert!(plain["tokens"].as_array().unwrap().len() > tokens.as_array().unwrap().len());
+    let pieces = client.post("/tokenize", &json!({ "content": "🦀", "with_pieces": true })).gives(200);
+    assert!(pieces["tokens"].as_array().unwrap().iter().any(|token| token["piece"].is_array()), "{pieces}");
+    client.post("/detokenize", &json!({ "tokens": [99_999_999] })).gives(400);
+    let metrics = client.get("/metrics").body;
+    assert!(metrics.contains("# TYPE flint_rt_expert_hits counter"), "{metrics}");
+
+    let long = client.post(
+        "/v1/chat/completions",
+        &chat(json!({ "messages": [{ "role": "user",
+        "content": "word ".repeat(2000) }] })),
+    );
+    let error = long.gives(400);
+    assert_eq!(error["error"]["type"], "exceed_context_size_error");
+    assert_eq!(error["error"]["n_ctx"], 512);
+    // The reply ends where the context does.
+    let ask = json!({ "prompt": "x = [", "max_tokens": -1, "ignore_eos": true, "temperature": 0 });
+    let filled = client.post("/v1/completions", &ask).gives(200);
+    assert_eq!(filled["choices"][0]["finish_reason"], "length");
+    assert_eq!(filled["usage"]["total_tokens"], 513);
+    let (code, said) = server.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn a_conversation_is_not_computed_twice() {
+    let Some(server) = Server::start("a_conversation_is_not_computed_twice", &[]) else { return };
+    let client = server.client;
+    let mut messages = vec![json!({ "role": "user", "content": TASK })];
+    let mut held = 0;
+    for turn in 0..3 {
+        let answer = client.post("/v1/chat/completions", &chat(json!({ "messages": messages }))).gives(200);
+        let usage = &answer["usage"];
+        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        if turn > 0 {
+            // All that was there before but the reply's last token, which was never fed, and what trimming took from its end.
+            assert!(cached + 3 >= held && cached <= held, "turn {turn}: {cached} of {held}");
+        }
+        held = usage["total_tokens"].as_u64().unwrap();
+        assert_eq!(answer["timings"]["cache_n"], cached);
+        // A request about something else goes to the other slot.
+        let other = json!({ "messages": [{ "role": "system", "content": "Name this." }, { "role": "user",
+            "content": "title" }] });
+        client.post("/v1/chat/completions", &chat(other)).gives(200);
+        messages.push(json!({ "role": "assistant", "content": content(&answer) }));
+        messages.push(json!({ "role": "user", "content": "Now subtract them." }));
+    }
+    let fresh = client.post("/v1/chat/completions", &chat(json!({ "cache_prompt": false }))).gives(200);
+    assert_eq!(fresh["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+#[test]
+fn replies_follow_their_options() {
+    let Some(server) = Server::start("replies_follow_their_options", &[]) else { return };
+    let client = server.client;
+    let ask = |more: Value| client.post("/v1/chat/completions", &chat(more)).gives(200);
+    let greedy = ask(json!({}));
+    // Equal seeds give equal replies, others others.
+    let warm = |seed: u64| ask(json!({ "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": seed }));
+    assert_eq!(content(&warm(5)), content(&warm(5)));
+    assert_ne!(content(&warm(5)), content(&warm(6)));
+    // top_k of 1 leaves nothing to draw.
+    assert_eq!(content(&ask(json!({ "temperature": 1, "top_k": 1 }))), content(&greedy));
+    // A stop string across tokens, never shown.
+    let text = content(&greedy);
+    let stop: String = text.chars().skip(3).take(6).collect();
+    let stopped = ask(json!({ "stop": [stop] }));
+    assert_eq!(content(&stopped), text.split(&stop).next().unwrap());
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    let got = client.post("/v1/messages", &chat(json!({ "stop_sequences": [stop] }))).gives(200);
+    assert_eq!(
+        (&got["stop_reason"], &got["stop_sequence"]),
+        (&"stop_sequence".into(), &stop.as_str().into())
+    );
+    // A forbidden token does not come.
+    let ids = ask(json!({ "return_token_ids": true }));
+    let first = ids["choices"][0]["token_ids"][0].as_u64().unwrap();
+    let other = ask(json!({ "return_token_ids": true, "logit_bias": [[first, false]] }));
+    assert!(!other["choices"][0]["token_ids"].as_array().unwrap().contains(&first.into()));
+    // Log-probabilities: of the best token, the best.
+    let told = ask(json!({ "logprobs": true, "top_logprobs": 3, "max_tokens": 4 }));
+    assert_eq!(told["usage"]["completion_tokens"], 4);
+    for token in told["choices"][0]["logprobs"]["content"].as_array().unwrap() {
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(
+            (&token["token"], &token["logprob"]),
+            (&token["top_logprobs"][0]["token"], &token["top_logprobs"][0]["logprob"])
+        );
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    // As many tokens as asked for, through what would end it.
+    let full = ask(json!({ "ignore_eos": true, "max_tokens": 200 }));
+    assert_eq!(full["usage"]["completion_tokens"], 200);
+    assert_eq!(ask(json!({ "max_tokens": 0 }))["usage"]["completion_tokens"], 0);
+    // A thought is told apart, and closed by its budget.
+    let thought =
+        ask(json!({ "chat_template_kwargs": { "enable_thinking": true }, "thinking_budget_tokens": 4 }));
+    let message = &thought["choices"][0]["message"];
+    assert!(!message["reasoning_content"].as_str().unwrap().is_empty(), "{thought}");
+    assert!(!message["content"].as_str().unwrap().contains("think>"), "{thought}");
+    let reasoning = thought["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+    assert!((4..=5).contains(&reasoning), "{thought}");
+}
+
+#[test]
+fn forced_forms_are_kept_by_any_model() {
+    let Some(server) = Server::start("forced_forms_are_kept_by_any_model", &[]) else { return };
+    let client = server.client;
+    type Fits = fn(&Value) -> bool;
+    let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    let short = json!({ "type": "string", "maxLength": 8 });
+    let schemas: [(Value, Fits); 9] = [
+        (json!({ "type": "boolean" }), Value::is_boolean),
+        (json!({ "type": "null" }), Value::is_null),
+        (json!({ "type": "integer", "minimum": 3, "maximum": 17 }), |value| {
+            value.as_i64().is_some_and(|number| (3..=17).contains(&number))
+        }),
+        (json!({ "enum": ["red", "green", 5] }), |value| *value == "red" || *value == "green" || *value == 5),
+        (short.clone(), |value| value.as_str().is_some_and(|text| text.chars().count() <= 8)),
+        (json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 2, "maxItems": 3 }), |value| {
+            value
+                .as_array()
+                .is_some_and(|list| (2..=3).contains(&list.len()) && list.iter().all(Value::is_boolean))
+        }),
+        (object(json!({ "name": short, "ok": { "type": "boolean" } }), &["name", "ok"]), |value| {
+            value["name"].is_string() && value["ok"].is_boolean() && value.as_object().unwrap().len() == 2
+        }),
+        (json!({ "anyOf": [{ "type": "null" }, { "type": "boolean" }] }), |value| {
+            value.is_null() || value.is_boolean()
+        }),
+        (json!({ "type": "string", "pattern": "^[a-c]{2,4}$" }), |value| {
+            value.as_str().is_some_and(|text| {
+                (2..=4).contains(&text.len()) && text.bytes().all(|byte| (b'a'..=b'c').contains(&byte))
+            })
+        }),
+    ];
+    for (schema, fits) in &schemas {
+        for (temperature, seed) in [(0, 1), (2, 2), (2, 3), (2, 4)] {
+            let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+            let ask = json!({ "response_format": format, "temperature": temperature, "seed": seed, "top_k": 0,
+                "top_p": 1, "max_tokens": 400 });
+            let got = client.post("/v1/chat/completions", &chat(ask)).gives(200);
+            assert_eq!(got["choices"][0]["finish_reason"], "stop", "{schema}: {got}");
+            let value: Value = serde_json::from_str(content(&got)).unwrap();
+            assert!(fits(&value), "{schema}: {value}");
+        }
+    }
+    let tools = json!([
+        { "type": "function", "function": { "name": "add", "parameters": object(json!({ "a": { "type": "integer",
+            "minimum": 0, "maximum": 9 } }), &["a"]) } },
+        { "type": "function", "function": { "name": "stop", "parameters": object(json!({}), &[]) } },
+    ]);
+    for choice in [json!("required"), json!({ "type": "function", "function": { "name": "add" } })] {
+        let ask =
+            json!({ "tools": tools, "tool_choice": choice, "parallel_tool_calls": false, "max_tokens": 200 });
+        let got = client.post("/v1/chat/completions", &chat(ask)).gives(200);
+        let choice_got = &got["choices"][0];
+        assert_eq!(choice_got["finish_reason"], "tool_calls", "{got}");
+        let call = &choice_got["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!(arguments.is_object() && (call["name"] == "stop" || arguments["a"].is_u64()), "{got}");
+        assert!(choice.is_string() || call["name"] == "add", "{got}");
+    }
+    let bad = json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } });
+    client.post("/v1/chat/completions", &chat(bad)).gives(400);
+}
+
+#[test]
+fn neighbours_change_nothing_and_who_leaves_is_given_up() {
+    let Some(server) =
+        Server::start("neighbours_change_nothing_and_who_leaves_is_given_up", &["--parallel", "2"])
+    else {
+        return;
+    };
+    let client = server.client;
+    let alone = client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 60 }))).gives(200);
+    let endless = chat(json!({ "stream": true, "ignore_eos": true, "max_tokens": 4000, "temperature": 1 }));
+    let mut neighbour = client.begin("/v1/chat/completions", &endless);
+    assert_eq!(neighbour.head().unwrap().0, 200);
+    client.wait_for_busy(1, Duration::from_secs(20));
+    let beside = client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 60 }))).gives(200);
+    assert_eq!(content(&beside), content(&alone));
+    drop(neighbour);
+    client.wait_for_busy(0, Duration::from_secs(2));
+    // One that leaves while its prompt is fed.
+    let long = chat(json!({ "messages": [{ "role": "user", "content": "words ".repeat(900) }] }));
+    let leaving: Connection = client.begin("/v1/chat/completions", &long);
+    let begin = Instant::now();
+    let holds_a_chunk = |slot: &Value| slot["is_processing"] == true && slot["n_held"].as_u64() >= Some(512);
+    while !client.get("/slots").gives(200).as_array().unwrap().iter().any(holds_a_chunk) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no chunk was fed");
+    }
+    drop(leaving);
+    client.wait_for_busy(0, Duration::from_secs(3));
+    // Who asks again goes on where the first was given up.
+    let again = client.post("/v1/chat/completions", &long).gives(200);
+    let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached >= Some(512), "{again}");
+    let again = client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 60 }))).gives(200);
+    assert_eq!(content(&again), content(&alone));
+    let (code, said) = server.end("-INT");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("validation:"), "{said}");
+}
+
+#[test]
+fn the_built_in_form_gives_the_same() {
+    let name = "the_built_in_form_gives_the_same";
+    let Some(template) = Server::start(name, &[]) else { return };
+    let Some(built_in) = Server::start(name, &["--chat-template", "flint"]) else { return };
+    for body in [
+        chat(json!({})),
+        chat(json!({ "messages": [{ "role": "system", "content": "Be brief." },
+        { "role": "user", "content": "hi <|user|> 🦀" }, { "role": "assistant", "content": "<think>a</think>b" },
+        { "role": "user", "content": "go on" }] })),
+    ] {
+        let answers = [template.client, built_in.client]
+            .map(|client| client.post("/v1/chat/completions", &body).gives(200));
+        // A marker in a user's text is text in both; the template has it as it is, the built-in form as it was trained.
+        if !body.to_string().contains("<|user|>") {
+            assert_eq!(content(&answers[0]), content(&answers[1]));
+        }
+    }
+}
+
+#[test]
+fn what_the_flags_cannot_mean_is_refused_before_anything_is_opened() {
+    let begin = Instant::now();
+    run(&["serve", "--host", "0.0.0.0"]).refuses(2, "--api-key");
+    run(&["serve", "--host", "0.0.0.0", "--api-key", ""]).gives(2);
+    run(&["serve", "--api-key-file", "/does/not/exist"]).refuses(1, "/does/not/exist");
+    run(&["serve", "--chat-template", "/does/not/exist"]).refuses(1, "/does/not/exist");
+    run(&["serve", "--parallel", "0"]).gives(2);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    run(&["serve", "--port", &port]).refuses(1, "another program listens there");
+}

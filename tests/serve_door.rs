@@ -1,0 +1,500 @@
+//! The server around a stand-in for the engine: who is let in, what is refused and how, and what clients that misbehave cost
+//! others. No device is needed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
+
+#[path = "support/http_client.rs"]
+mod http_client;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flint_rt::sample::SamplerOptions;
+use flint_rt::text::chat::Thinking;
+use flint_serve::stub::{Script, Stub};
+use flint_serve::{Defaults, FormChoice, Origins, Reasoning, ServeError, ServeOptions};
+use http_client::{Client, Connection, request};
+use serde_json::{Value, json};
+
+/// A server that runs in a thread of this process until it is dropped.
+struct Server {
+    client: Client,
+    should_stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<(), ServeError<String>>>>,
+}
+
+fn options() -> ServeOptions {
+    ServeOptions {
+        addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        keys: Vec::new(),
+        origins: Origins::None,
+        slots: 1,
+        queue: 4,
+        body_bytes_max: 1 << 20,
+        ping: Duration::from_millis(100),
+        stop_time: Duration::from_secs(5),
+        alias: "stub".to_owned(),
+        is_strict: false,
+        file_name: "stub.gguf".to_owned(),
+        form: FormChoice::File,
+        reasoning: Reasoning::Content,
+        defaults: Defaults {
+            sampling: SamplerOptions::recommended(1),
+            has_seed: true,
+            tokens_max: None,
+            thinking: Thinking::Auto,
+        },
+        notice: Box::new(|_| {}),
+    }
+}
+
+impl Server {
+    fn start(script: Script, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::start_with(change, move || Ok(Stub::new(script)))
+    }
+
+    /// With an engine that `open` opens; nothing is waited for but the sockets.
+    fn start_with(
+        change: impl FnOnce(&mut ServeOptions),
+        open: impl FnOnce() -> Result<Stub, String> + Send + 'static,
+    ) -> Self {
+        let mut options = options();
+        change(&mut options);
+        let (sender, notices) = mpsc::channel::<String>();
+        options.notice = Box::new(move |text| {
+            let _ = sender.send(text.to_owned());
+        });
+        let should_stop = Arc::new(AtomicBool::new(false));
+        let asked = should_stop.clone();
+        let thread = std::thread::spawn(move || {
+            flint_serve::run(options, |_| open(), || asked.load(Ordering::Relaxed))
+        });
+        let notice = notices.recv_timeout(Duration::from_secs(20)).unwrap();
+        let address: SocketAddr = notice.strip_prefix("listening on http://").unwrap().parse().unwrap();
+        Self { client: Client(address), should_stop, thread: Some(thread) }
+    }
+
+    fn ready(self) -> Self {
+        let begin = Instant::now();
+        while self.client.get("/ready").status != 200 {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self
+    }
+
+    /// Asks it to stop, and gives what it ended with.
+    fn stop(mut self) -> Result<(), ServeError<String>> {
+        self.should_stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.should_stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// So slow that it is never done while a test looks.
+fn endless() -> Script {
+    Script { repeats: true, token_time: Duration::from_millis(5), ..Script::default() }
+}
+
+const SECONDS: Duration = Duration::from_secs(2);
+
+#[test]
+fn what_makes_no_sense_is_refused_in_the_words_of_its_interface() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let client = server.client;
+    let post = |path: &str, body: &str| client.ask("POST", path, &[], body);
+    let deep = format!(r#"{{"unknown":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    for body in ["", "{", "[]", "5", "{\"messages\":[}", "\u{feff}{}", deep.as_str()] {
+        let error = post("/v1/chat/completions", body).gives(400);
+        assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
+        let error = post("/v1/messages", body).gives(400);
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&"error".into(), &"invalid_request_error".into())
+        );
+        assert!(error["request_id"].as_str().unwrap().starts_with("req_"));
+    }
+    let error = post("/v1/chat/completions", r#"{"messages":[{"role":"user"}],"temperature":-1}"#).gives(400);
+    assert_eq!(error["error"]["param"], "temperature");
+    assert_eq!(client.ask("DELETE", "/v1/models", &[], "").gives(405)["error"]["code"], 405);
+    assert_eq!(client.get("/v1/nothing").gives(404)["error"]["type"], "not_found_error");
+    assert_eq!(client.get("/v1/models/../../etc/passwd").status, 404);
+    assert_eq!(client.get("/v1/models/%2e%2e").gives(404)["error"]["type"], "not_found_error");
+    let error = post("/v1/embeddings", "{}").gives(501);
+    assert_eq!(error["error"]["type"], "not_supported_error");
+    let error = client.ask("POST", "/v1/completions", &[("content-encoding", "gzip")], "x").gives(415);
+    assert!(error["error"]["message"].as_str().unwrap().contains("compressed"));
+    // And it still works.
+    client.post("/v1/chat/completions", &chat(json!({}))).gives(200);
+}
+
+#[test]
+fn bodies_have_a_limit_and_are_not_read_beyond_it() {
+    let server = Server::start(Script::default(), |options| options.body_bytes_max = 1000).ready();
+    let mut connection = Connection::open(server.client.0);
+    // Told too long: refused before a byte of it came.
+    connection
+        .send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n");
+    let got = connection.answer().unwrap();
+    assert_eq!(got.gives(413)["error"]["code"], 413);
+    // Not told: refused as soon as it is.
+    let mut connection = Connection::open(server.client.0);
+    connection.send("POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..20 {
+        connection.send(format!("64\r\n{}\r\n", "x".repeat(100)));
+    }
+    assert_eq!(connection.answer().unwrap().gives(413)["error"]["type"], "request_too_large");
+    // Both lengths, or none that is a number: smuggling or nonsense.
+    for head in ["content-length: 3\r\ncontent-length: 4\r\n", "content-length: x\r\n"] {
+        let mut connection = Connection::open(server.client.0);
+        connection.send(format!("POST /tokenize HTTP/1.1\r\nhost: localhost\r\n{head}\r\nabcd"));
+        assert_eq!(connection.head().unwrap().0, 400);
+    }
+    let mut connection = Connection::open(server.client.0);
+    connection.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
+    assert_eq!(connection.head().map_or(400, |(status, _)| status), 400);
+}
+
+#[test]
+fn a_head_has_a_limit() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let mut connection = Connection::open(server.client.0);
+    let long = "x".repeat(100_000);
+    connection.send(format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: {long}\r\n\r\n"));
+    assert!(connection.head().is_none_or(|(status, _)| status == 431));
+    server.client.get("/health").gives(200);
+}
+
+#[test]
+fn a_body_that_does_not_come_holds_up_nobody() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let mut slow = Connection::open(server.client.0);
+    slow.send("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{");
+    for _ in 0..5 {
+        server.client.post("/v1/chat/completions", &chat(json!({}))).gives(200);
+    }
+    let begin = Instant::now();
+    let got = slow.answer().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(got.gives(408)["error"]["message"].as_str().unwrap().contains("too slowly"));
+}
+
+#[test]
+fn keys_are_checked_before_anything_is_read() {
+    let server = Server::start(Script::default(), |options| options.keys = vec!["secret".to_owned()]);
+    let client = server.client;
+    let mut connection = Connection::open(client.0);
+    connection.send("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n");
+    let error = connection.answer().unwrap().gives(401);
+    assert_eq!(error["error"]["type"], "authentication_error");
+    let server = server.ready();
+    assert_eq!(client.ask("GET", "/v1/models", &[("authorization", "Bearer wrong")], "").status, 401);
+    for headers in [[("authorization", "Bearer secret")], [("x-api-key", "secret")]] {
+        client.ask("GET", "/v1/models", &headers, "").gives(200);
+    }
+    client.get("/health").gives(200);
+    assert_eq!(client.get("/metrics").status, 401);
+    let error = client.ask("POST", "/v1/messages", &[], "{}").gives(401);
+    assert_eq!(error["error"]["type"], "authentication_error");
+    drop(server);
+}
+
+#[test]
+fn pages_and_names_of_others_are_kept_out() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let client = server.client;
+    let ask = |host: &str, more: &str| {
+        let mut connection = Connection::open(client.0);
+        connection.send(format!("GET /v1/models HTTP/1.1\r\nhost: {host}\r\n{more}\r\n"));
+        connection.answer().unwrap()
+    };
+    assert_eq!(ask("evil.example", "").gives(403)["error"]["type"], "permission_error");
+    assert_eq!(ask("localhost", "origin: https://evil.example\r\n").status, 403);
+    assert_eq!(ask("localhost", "").status, 200);
+    let open = Server::start(Script::default(), |options| options.origins = Origins::Localhost).ready();
+    let got = open.client.ask("OPTIONS", "/v1/chat/completions", &[("origin", "http://localhost:3000")], "");
+    assert_eq!(got.status, 200);
+    assert_eq!(got.header("access-control-allow-origin"), Some("http://localhost:3000"));
+    assert!(got.header("access-control-allow-credentials").is_none());
+    let origin = [("origin", "http://localhost.evil.com")];
+    let got = open.client.ask("OPTIONS", "/v1/chat/completions", &origin, "");
+    assert_eq!((got.status, got.header("access-control-allow-origin")), (403, None));
+}
+
+#[test]
+fn a_full_queue_refuses_and_everything_else_answers() {
+    let server = Server::start(endless(), |options| options.queue = 2).ready();
+    let client = server.client;
+    let stream = chat(json!({ "stream": true }));
+    let running = client.begin("/v1/chat/completions", &stream);
+    client.wait_for_busy(1, SECONDS);
+    let waiting: Vec<Connection> = (0..2)
+        .map(|_| {
+            let mut connection = client.begin("/v1/chat/completions", &stream);
+            // Headers and the first event come at once, and a ping after a while, although nothing is computed.
+            let (status, _) = connection.head().unwrap();
+            assert_eq!(status, 200);
+            assert!(connection.chunk().unwrap().contains("\"role\":\"assistant\""));
+            assert_eq!(connection.chunk().unwrap(), ": ping\n\n");
+            connection
+        })
+        .collect();
+    let full = client.post("/v1/chat/completions", &stream);
+    assert_eq!((full.status, full.header("retry-after")), (429, Some("5")));
+    assert_eq!(full.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(client.post("/v1/messages", &chat(json!({ "max_tokens": 5 }))).status, 429);
+    assert_eq!(client.get("/ready").status, 503);
+    client.get("/health").gives(200);
+    assert!(client.get("/metrics").body.contains("flint_rt_requests_waiting 2"));
+    // A place is free as soon as one of those goes away.
+    drop(waiting);
+    let begin = Instant::now();
+    while client.get("/ready").status != 200 {
+        assert!(begin.elapsed() < SECONDS);
+    }
+    drop(running);
+    client.wait_for_busy(0, SECONDS);
+}
+
+#[test]
+fn who_goes_away_is_given_up_in_every_phase() {
+    let prefill = Script { chunk_time: Duration::from_secs(600), ..endless() };
+    for (phase, script) in [("prompt", prefill), ("reply", endless())] {
+        let server = Server::start(script, |_| {}).ready();
+        let client = server.client;
+        for streams in [true, false] {
+            for path in ["/v1/chat/completions", "/v1/messages"] {
+                let connection = client.begin(path, &chat(json!({ "stream": streams, "max_tokens": 4000 })));
+                client.wait_for_busy(1, SECONDS);
+                if phase == "reply" {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                drop(connection);
+                client.wait_for_busy(0, SECONDS);
+            }
+        }
+        let text = client.get("/metrics").body;
+        assert!(text.contains("flint_rt_requests_total{end=\"cancelled\"} 4"), "{text}");
+    }
+}
+
+#[test]
+fn many_clients_that_vanish_leave_nothing_behind() {
+    let script = Script { token_time: Duration::from_millis(1), ..endless() };
+    let server = Server::start(script, |options| (options.slots, options.queue) = (3, 64)).ready();
+    let client = server.client;
+    let threads: Vec<_> = (0..24_u64)
+        .map(|number| {
+            std::thread::spawn(move || {
+                let body = chat(json!({ "stream": number % 2 == 0, "max_tokens": 200 }));
+                let mut connection = client.begin("/v1/chat/completions", &body);
+                std::thread::sleep(Duration::from_millis(number * 7 % 60));
+                if number % 3 == 0 {
+                    let _ = connection.head();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    client.wait_for_busy(0, SECONDS);
+    assert!(client.get("/metrics").body.contains("flint_rt_requests_waiting 0"));
+    client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 3 }))).gives(200);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody() {
+    let script =
+        Script { reply: "word ".repeat(40), repeats: true, context_len: 100_000, ..Script::default() };
+    let server = Server::start(script, |options| options.slots = 2).ready();
+    let client = server.client;
+    let deaf = client.begin("/v1/chat/completions", &chat(json!({ "stream": true, "max_tokens": 90_000 })));
+    let begin = Instant::now();
+    for _ in 0..5 {
+        client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 50 }))).gives(200);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    drop(deaf);
+    client.wait_for_busy(0, SECONDS);
+}
+
+#[test]
+fn a_failed_step_is_an_event_after_the_headers_and_a_status_before() {
+    let script = Script { fails_after: Some(3), ..Script::default() };
+    let server = Server::start(script, |_| {}).ready();
+    let got = server.client.post("/v1/chat/completions", &chat(json!({ "stream": true })));
+    let events = got.events();
+    assert_eq!((got.status, &events.last().unwrap()["error"]["type"]), (200, &"server_error".into()));
+    assert!(events.len() > 2 && !got.body.contains("[DONE]"));
+    let error = server.client.post("/v1/chat/completions", &chat(json!({}))).gives(500);
+    assert_eq!(error["error"]["type"], "server_error");
+    let got = server.client.post("/v1/messages", &chat(json!({ "stream": true, "max_tokens": 5 })));
+    assert_eq!(got.events().last().unwrap()["error"]["type"], "api_error");
+    let got = server.client.post("/v1/responses", &json!({ "input": "hi", "stream": true }));
+    assert_eq!(got.events().last().unwrap()["type"], "response.failed");
+}
+
+#[test]
+fn while_it_loads_it_says_so() {
+    let (go, wait) = mpsc::channel::<()>();
+    let server = Server::start_with(
+        |_| {},
+        move || {
+            wait.recv().unwrap();
+            Ok(Stub::new(Script::default()))
+        },
+    );
+    let client = server.client;
+    let health = client.get("/health");
+    assert_eq!((health.status, health.header("retry-after")), (503, Some("5")));
+    assert_eq!(health.json()["error"]["type"], "unavailable_error");
+    for path in ["/v1/chat/completions", "/tokenize", "/v1/messages"] {
+        assert_eq!(client.post(path, &json!({})).status, 503, "{path}");
+    }
+    assert_eq!(client.get("/v1/models").status, 503);
+    assert_eq!(client.get("/metrics").status, 200);
+    go.send(()).unwrap();
+    let server = server.ready();
+    client.post("/v1/chat/completions", &chat(json!({}))).gives(200);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_model_that_does_not_open_ends_it() {
+    let mut server = Server::start_with(|_| {}, || Err("no device".to_owned()));
+    let outcome = server.thread.take().unwrap().join().unwrap();
+    assert!(matches!(outcome, Err(ServeError::Open(why)) if why == "no device"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let server = Server::start(Script::default(), |_| {});
+    let mut options = options();
+    options.addresses = vec![server.client.0];
+    let error = flint_serve::run(options, |_| Ok::<_, String>(Stub::new(Script::default())), || false);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains(&server.client.0.to_string()) && error.contains("another --port"), "{error}");
+}
+
+#[test]
+fn stopping_lets_replies_end_and_refuses_new_ones() {
+    let script = Script { token_time: Duration::from_millis(100), ..Script::default() };
+    let server = Server::start(script, |_| {}).ready();
+    let client = server.client;
+    let mut running = client.begin("/v1/chat/completions", &chat(json!({ "stream": true })));
+    client.wait_for_busy(1, SECONDS);
+    let mut waiting = client.begin("/v1/chat/completions", &chat(json!({})));
+    let begin = Instant::now();
+    while !client.get("/metrics").body.contains("flint_rt_requests_waiting 1") {
+        assert!(begin.elapsed() < SECONDS);
+    }
+    let mut kept = Connection::open(client.0);
+    kept.send(request("GET", "/health", &[], ""));
+    assert_eq!(kept.answer().unwrap().status, 200);
+    let stopped = std::thread::spawn(move || server.stop());
+    assert_eq!(waiting.answer().unwrap().gives(503)["error"]["message"], "the server is stopping");
+    let got = running.answer().unwrap();
+    assert!(got.body.ends_with("data: [DONE]\n\n"), "{}", got.body);
+    stopped.join().unwrap().unwrap();
+}
+
+#[test]
+fn replies_that_take_too_long_are_broken_off_by_stopping() {
+    let server = Server::start(endless(), |options| options.stop_time = Duration::from_millis(100)).ready();
+    let client = server.client;
+    let mut running = client.begin("/v1/chat/completions", &chat(json!({ "stream": true })));
+    client.wait_for_busy(1, SECONDS);
+    let begin = Instant::now();
+    server.stop().unwrap();
+    assert!(begin.elapsed() < SECONDS, "{:?}", begin.elapsed());
+    let got = running.answer().unwrap();
+    assert_eq!(got.events().last().unwrap()["error"]["message"], "the server is stopping");
+}
+
+#[test]
+fn calls_of_tools_reach_every_interface() {
+    let reply = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>";
+    let server = Server::start(Script { reply: reply.to_owned(), ..Script::default() }, |_| {}).ready();
+    let client = server.client;
+    let function = json!({ "name": "add", "description": "Adds.", "parameters": { "type": "object" } });
+    let tools = json!({ "tools": [{ "type": "function", "function": function }] });
+    let got = client.post("/v1/chat/completions", &chat(tools.clone())).gives(200);
+    let choice = &got["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = choice["message"]["tool_calls"][0].clone();
+    assert_eq!(call["function"], json!({ "name": "add", "arguments": "{\"b\": 1, \"a\": 2}" }));
+    let mut stream = tools.clone();
+    stream["stream"] = true.into();
+    let events = client.post("/v1/chat/completions", &chat(stream)).events();
+    assert_eq!(events[1]["choices"][0]["delta"]["tool_calls"][0]["function"], call["function"]);
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "tool_calls");
+    // The next turn begins with the very tokens of this one.
+    let history = json!([
+        { "role": "user", "content": "hi" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": call["id"], "content": "3" },
+    ]);
+    let mut next = tools;
+    next["messages"] = history;
+    let again = client.post("/v1/chat/completions", &chat(next)).gives(200);
+    let held = got["usage"]["total_tokens"].as_u64().unwrap();
+    assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], held);
+
+    let tools = json!([{ "name": "add", "description": "Adds.", "input_schema": { "type": "object" } }]);
+    let got = client.post("/v1/messages", &chat(json!({ "max_tokens": 99, "tools": tools }))).gives(200);
+    assert_eq!((&got["stop_reason"], &got["content"][0]["input"]["a"]), (&"tool_use".into(), &2.into()));
+    let mut function = function;
+    function["type"] = "function".into();
+    let got = client.post("/v1/responses", &json!({ "input": "hi", "tools": [function] })).gives(200);
+    assert_eq!(
+        (&got["output"][0]["type"], &got["output"][0]["name"]),
+        (&"function_call".into(), &"add".into())
+    );
+}
+
+#[test]
+fn several_prompts_and_pings_of_every_interface() {
+    let server =
+        Server::start(Script { chunk_time: Duration::from_millis(250), ..Script::default() }, |_| {}).ready();
+    let client = server.client;
+    let got = client.post("/v1/completions", &json!({ "prompt": ["a", "b"], "stream": true }));
+    let ends: Vec<_> = got
+        .events()
+        .iter()
+        .filter(|event| !event["choices"][0]["finish_reason"].is_null())
+        .cloned()
+        .collect();
+    assert_eq!(ends.len(), 2);
+    assert_eq!((&ends[0]["choices"][0]["index"], &ends[1]["choices"][0]["index"]), (&0.into(), &1.into()));
+    assert!(got.body.matches(": ping\n\n").count() >= 3, "{}", got.body);
+    let got = client.post("/v1/completions", &json!({ "prompt": ["a", "b"] })).gives(200);
+    assert_eq!(got["choices"].as_array().unwrap().len(), 2);
+    let got = client.post("/v1/messages", &chat(json!({ "stream": true, "max_tokens": 50 })));
+    assert!(got.body.contains("event: ping\n"), "{}", got.body);
+    let got = client.post("/v1/chat/completions", &chat(json!({ "stream": true, "return_progress": true })));
+    let progress: Vec<_> =
+        got.events().iter().filter_map(|event| event.get("prompt_progress").cloned()).collect();
+    let last = progress.last().unwrap();
+    assert_eq!(last["processed"], last["total"]);
+}

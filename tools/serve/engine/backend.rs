@@ -1,0 +1,195 @@
+//! What the server needs of an engine, so that tests and benches can put a stand-in in its place.
+
+use flint_rt::base::ids::TokenId;
+use flint_rt::disk::ReadCounters;
+use flint_rt::engine::{Engine, EngineError, Session};
+use flint_rt::expert::{ExpertError, StreamStats};
+use flint_rt::gpu::GpuError;
+use flint_rt::model::prefill::PrefillObserver;
+use flint_rt::model::{ModelError, Want};
+use flint_rt::text::Tokenizer;
+use flint_rt::text::chat::StopTokens;
+
+/// What does not change once a model is loaded.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The model's own name.
+    pub name: String,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The tokens that end a reply.
+    pub stops: StopTokens,
+    /// Tokens of a conversation.
+    pub context_len: u32,
+    /// Those that the model was trained for.
+    pub context_max: u32,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u32,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// The chat template in its file.
+    pub chat_template: Option<String>,
+    /// What it runs on.
+    pub device: String,
+}
+
+/// Counters since the model was opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counters {
+    /// Of the expert stream.
+    pub stream: StreamStats,
+    /// Of the read queue.
+    pub reads: ReadCounters,
+    /// Slots of the expert pool.
+    pub pool_slots: u32,
+}
+
+/// An engine, driven by one thread.
+pub trait Backend {
+    /// A conversation.
+    type Session;
+
+    /// What does not change.
+    fn facts(&self) -> Facts;
+
+    /// An empty conversation.
+    ///
+    /// # Errors
+    /// When the device has too little memory.
+    fn open_session(&mut self) -> Result<Self::Session, EngineError>;
+
+    /// What a conversation's cache holds.
+    fn tokens<'s>(&self, session: &'s Self::Session) -> &'s [TokenId];
+
+    /// As [`Session::keep_prefix`].
+    fn keep_prefix(&mut self, session: &mut Self::Session, ids: &[TokenId]) -> u32;
+
+    /// As [`Engine::feed_prompt`]; gives the best token, where it was wanted.
+    ///
+    /// # Errors
+    /// As there.
+    fn feed_prompt(
+        &mut self,
+        session: &mut Self::Session,
+        ids: &[TokenId],
+        want: Want,
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<Option<TokenId>, EngineError>;
+
+    /// As [`Engine::feed_token`].
+    ///
+    /// # Errors
+    /// As there.
+    fn feed_token(
+        &mut self,
+        session: &mut Self::Session,
+        token: TokenId,
+        want: Want,
+    ) -> Result<Option<TokenId>, EngineError>;
+
+    /// Copies the logits of the last step that wanted them.
+    fn read_logits(&self, logits: &mut Vec<f32>);
+
+    /// Tokens of a prompt that go through the layers together.
+    fn chunk_len(&self) -> u32;
+
+    /// Counters.
+    fn counters(&self) -> Counters;
+
+    /// Asked once, at the end.
+    ///
+    /// # Errors
+    /// What went wrong unseen, if anything did.
+    fn close(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Backend for Engine {
+    type Session = Session;
+
+    fn facts(&self) -> Facts {
+        let (config, plan, info) = (self.config(), self.plan(), self.gpu().info());
+        Facts {
+            name: config.name.clone(),
+            tokenizer: self.tokenizer().clone(),
+            stops: self.stops().clone(),
+            context_len: plan.context_len,
+            context_max: config.context_len,
+            vocabulary: config.vocabulary,
+            weight_bytes: plan.resident_bytes + plan.experts_bytes + plan.token_table_bytes,
+            chat_template: self.chat_template().map(str::to_owned),
+            device: info.title().to_owned(),
+        }
+    }
+
+    fn open_session(&mut self) -> Result<Session, EngineError> {
+        self.session()
+    }
+
+    fn tokens<'s>(&self, session: &'s Session) -> &'s [TokenId] {
+        session.tokens()
+    }
+
+    fn keep_prefix(&mut self, session: &mut Session, ids: &[TokenId]) -> u32 {
+        session.keep_prefix(ids)
+    }
+
+    fn feed_prompt(
+        &mut self,
+        session: &mut Session,
+        ids: &[TokenId],
+        want: Want,
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<Option<TokenId>, EngineError> {
+        Engine::feed_prompt(self, session, ids, want, observer).map(|fed| fed.step.greedy)
+    }
+
+    fn feed_token(
+        &mut self,
+        session: &mut Session,
+        token: TokenId,
+        want: Want,
+    ) -> Result<Option<TokenId>, EngineError> {
+        Engine::feed_token(self, session, token, want).map(|step| step.greedy)
+    }
+
+    fn read_logits(&self, logits: &mut Vec<f32>) {
+        Engine::read_logits(self, logits);
+    }
+
+    fn chunk_len(&self) -> u32 {
+        self.plan().prefill_chunk
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            stream: self.stream_stats(),
+            reads: self.read_counters(),
+            pool_slots: self.plan().pool_slots,
+        }
+    }
+
+    fn close(&self) -> Result<(), String> {
+        let messages = self.gpu().validation_messages();
+        for message in &messages {
+            tracing::error!("validation: {message}");
+        }
+        match messages.len() {
+            0 => Ok(()),
+            count => Err(format!("the validation layer reported {count} faults")),
+        }
+    }
+}
+
+/// Whether the device is gone: then nothing will work until the program is started again.
+pub(crate) fn is_device_lost(error: &EngineError) -> bool {
+    let is_lost = GpuError::is_device_lost;
+    match error {
+        EngineError::Gpu(error) | EngineError::Model(ModelError::Gpu(error)) => is_lost(error),
+        EngineError::Expert(error) | EngineError::Model(ModelError::Expert(error)) => {
+            matches!(error, ExpertError::Gpu(error) if is_lost(error))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,110 @@
+//! Which path leads where, and what every request passes on its way.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_MAX_AGE, HeaderValue, VARY,
+};
+use hyper::{Method, Request};
+
+use super::door::Page;
+use super::generate::{Interface, Words, answer};
+use super::info;
+use super::state::Shown;
+use crate::wire::error::ApiError;
+use crate::wire::{anthropic, chat, completions, native, responses};
+
+/// Paths that need no key: what probes ask.
+const OPEN: [&str; 3] = ["/health", "/v1/health", "/ready"];
+
+const CHAT: Interface = Interface { prepare: chat::prepare, words: Words::OpenAi };
+const MESSAGES: Interface = Interface { prepare: anthropic::prepare, words: Words::Anthropic };
+const NATIVE: Interface = Interface { prepare: native::prepare, words: Words::OpenAi };
+const RESPONSES: Interface = Interface { prepare: responses::prepare, words: Words::OpenAi };
+const COMPLETIONS: Interface = Interface { prepare: completions::prepare, words: Words::OpenAi };
+
+fn generates(interface: Interface) -> MethodRouter<Shown> {
+    post(move |state: State<Shown>, request: Request<Body>| answer(interface, state, request))
+}
+
+/// The whole server.
+pub(crate) fn router(state: &Shown) -> Router {
+    // What has a version is also found without it, since many forget it.
+    let versioned = Router::new()
+        .route(concat!("/chat", "/completions"), generates(CHAT))
+        .route("/completions", generates(COMPLETIONS))
+        .route("/messages", generates(MESSAGES))
+        .route(concat!("/messages", "/count_tokens"), post(info::count_tokens))
+        .route("/responses", generates(RESPONSES))
+        .route("/models", get(info::models))
+        .route("/models/{id}", get(info::one_model))
+        .route("/embeddings", post(info::not_supported))
+        .route("/health", get(info::health));
+    Router::new()
+        .nest("/v1", versioned.clone())
+        .merge(versioned)
+        .route("/completion", generates(NATIVE))
+        .route("/ready", get(info::ready))
+        .route("/props", get(info::props))
+        .route("/slots", get(info::slots))
+        .route("/metrics", get(info::metrics))
+        .route("/tokenize", post(info::tokenize))
+        .route("/detokenize", post(info::detokenize))
+        .route("/apply-template", post(info::apply_template))
+        .fallback(info::not_found)
+        .method_not_allowed_fallback(info::wrong_method)
+        .layer(from_fn_with_state(state.clone(), pass))
+        .with_state(state.clone())
+}
+
+/// In: the door. Out: what a page's browser has to know, and a count.
+async fn pass(State(state): State<Shown>, request: Request<Body>, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let words = match request.uri().path().starts_with("/v1/messages") {
+        true => Words::Anthropic,
+        false => Words::OpenAi,
+    };
+    let (mut response, page) = match state.door.check_page(request.headers()) {
+        Err(error) => (words.error(&error), Page::No),
+        Ok(page) => {
+            let response = match enter(&state, &request) {
+                Ok(()) if request.method() == Method::OPTIONS => preflight(),
+                Ok(()) => next.run(request).await,
+                Err(error) => words.error(&error),
+            };
+            (response, page)
+        }
+    };
+    if let Page::Yes(origin) = page {
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.append(VARY, HeaderValue::from_static("origin"));
+    }
+    // Paths that are none of ours are counted together: there is no end to them.
+    let path = matched.as_deref().unwrap_or("other");
+    state.shared.metrics.responded(path, response.status().as_u16());
+    response
+}
+
+fn enter(state: &Shown, request: &Request<Body>) -> Result<(), ApiError> {
+    // A browser asks for leave without a key.
+    if OPEN.contains(&request.uri().path()) || request.method() == Method::OPTIONS {
+        return Ok(());
+    }
+    state.door.check_key(request.headers())
+}
+
+/// What a browser is told that asks before it asks. Whose page may ask is said by [`pass`].
+fn preflight() -> Response {
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*, authorization"));
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    response
+}

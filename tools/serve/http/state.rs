@@ -1,0 +1,45 @@
+//! What every request sees.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::door::Door;
+use crate::engine::shared::Shared;
+use crate::wire::error::{ApiError, Kind};
+use crate::wire::model::Model;
+
+/// What does not change while the server runs, and the way to the engine.
+pub(crate) struct State {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) door: Door,
+    /// Set when the model is loaded.
+    pub(crate) model: OnceLock<Model>,
+    pub(crate) body_bytes_max: usize,
+    pub(crate) ping: Duration,
+    pub(crate) started_s: u64,
+    /// The model's file, by its name alone.
+    pub(crate) file_name: String,
+}
+
+/// As handlers have it.
+pub(crate) type Shown = Arc<State>;
+
+impl State {
+    /// The model.
+    ///
+    /// # Errors
+    /// While it is loading, and when nothing can be computed any more.
+    pub(crate) fn model(&self) -> Result<&Model, ApiError> {
+        match self.model.get() {
+            Some(model) => Ok(model),
+            None => Err(self.shared.queue.closed().unwrap_or_else(|| {
+                ApiError::later(Kind::Unavailable, "the model is loading: try again in a while", 5)
+            })),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

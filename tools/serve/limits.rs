@@ -1,0 +1,55 @@
+//! Every limit of the server, with the reason behind the number.
+
+use std::time::Duration;
+
+/// Bytes of a request's head. Agents send about 2 KiB; a proxy's cookies may bring some more.
+pub(crate) const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// How long a head may take, and a connection may be idle between two requests.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(30);
+
+/// The longest pause between two pieces of a body.
+pub(crate) const BODY_STALL: Duration = Duration::from_secs(10);
+
+/// How long a body may take in all: 64 MiB over 10 Mbit/s.
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// The longest that a client may leave what was sent to it unread before its connection is closed.
+pub(crate) const WRITE_STALL: Duration = Duration::from_secs(60);
+
+/// Connections at a time. One that waits for its turn costs a socket and some 20 KiB.
+pub(crate) const CONNECTIONS_MAX: usize = 4096;
+
+/// Levels of lists and objects in a request's JSON. Tool schemas of real agents have up to 14.
+pub(crate) const JSON_DEPTH_MAX: usize = 64;
+
+/// Messages of a conversation.
+pub(crate) const MESSAGES_MAX: usize = 4096;
+
+/// Tools of a request.
+pub(crate) const TOOLS_MAX: usize = 512;
+
+/// Stop strings of a request.
+pub(crate) const STOPS_MAX: usize = 16;
+
+/// Bytes of a stop string: so many are held back at most.
+pub(crate) const STOP_BYTES_MAX: usize = 256;
+
+/// Alternatives to a token that are told, OpenAI's limit.
+pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
+
+/// Entries of a request's `logit_bias`: each is looked at for every token.
+pub(crate) const BIASES_MAX: usize = 1024;
+
+/// Texts that one request continues, one after the other.
+pub(crate) const PROMPTS_MAX: usize = 64;
+
+/// Events of one reply that wait for a client that does not read: some minutes of tokens, some megabytes.
+pub(crate) const EVENTS_MAX: usize = 65_536;
+
+/// Bodies from this size on are taken apart on a thread of their own: about 3 ms of work. For shorter ones the way to that thread
+/// would take longer than the work.
+pub(crate) const BLOCKING_BYTES: usize = 64 << 10;
+
+/// Instructions that a chat template may run: a conversation of 4,096 messages takes some hundred each.
+pub(crate) const TEMPLATE_FUEL: u64 = 20_000_000;

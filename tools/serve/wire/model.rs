@@ -1,0 +1,373 @@
+//! The model as the interfaces see it: its facts, names, form and defaults. Pure.
+
+use flint_rt::base::ids::TokenId;
+use flint_rt::text::chat::Thinking;
+use serde_json::{Value, json};
+
+use super::error::{ApiError, Kind};
+use super::fields::Fields;
+use super::messages::ChatMessage;
+use super::params::{Defaults, Params};
+use crate::chat::form::{Asked, ChatForm, Rendered};
+use crate::engine::backend::Facts;
+use crate::engine::constraint::{Grammars, Wanted};
+use crate::engine::job::Generation;
+use crate::engine::reply::Shape;
+use crate::limits::TOOLS_MAX;
+
+/// What becomes of a reply's thought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reasoning {
+    /// It has a field of its own, `reasoning_content`.
+    #[default]
+    Content,
+    /// The same, called `reasoning`.
+    Short,
+    /// It stays in the content, between its tags.
+    Inline,
+}
+
+/// A loaded model.
+pub(crate) struct Model {
+    pub(crate) facts: Facts,
+    /// What it is called in answers.
+    pub(crate) name: String,
+    /// Whether requests must call it so.
+    pub(crate) is_strict: bool,
+    pub(crate) form: ChatForm,
+    pub(crate) defaults: Defaults,
+    pub(crate) reasoning: Reasoning,
+    pub(crate) grammars: Grammars,
+}
+
+/// How a thought is to be handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Thought {
+    pub(crate) thinking: Thinking,
+    /// Tokens after which it is closed.
+    pub(crate) tokens_max: Option<u32>,
+}
+
+impl Model {
+    /// Refuses a name that is not the model's, where that is asked for.
+    pub(crate) fn check_name(&self, fields: &Fields<'_>) -> Result<(), ApiError> {
+        match fields.text("model")? {
+            Some(name) if self.is_strict && name != self.name => Err(ApiError {
+                param: Some("model".to_owned()),
+                ..ApiError::new(
+                    Kind::NotFound,
+                    format!("there is no model {name:?}, this server has {:?}", self.name),
+                )
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What OpenAI's and llama-server's fields say of thoughts.
+    pub(crate) fn thought(&self, fields: &Fields<'_>) -> Result<Thought, ApiError> {
+        let mut thought = Thought { thinking: self.defaults.thinking, tokens_max: None };
+        // Others name an effort that this model knows nothing of.
+        if fields.text("reasoning_effort")? == Some("none") {
+            thought.thinking = Thinking::Off;
+        }
+        if let Some(extra) = fields.object("chat_template_kwargs")? {
+            let extra = Fields::within(extra, "chat_template_kwargs.");
+            match extra.flag("enable_thinking")? {
+                Some(true) => thought.thinking = Thinking::On,
+                Some(false) => thought.thinking = Thinking::Off,
+                None => {}
+            }
+        }
+        for name in ["thinking_budget_tokens", "thinking_token_budget"] {
+            match fields.whole(name)? {
+                None => {}
+                Some(0) => thought.thinking = Thinking::Off,
+                Some(-1) => thought.tokens_max = None,
+                Some(_) => thought.tokens_max = fields.count(name, 0)?,
+            }
+        }
+        Ok(thought)
+    }
+
+    /// The prompt of a conversation.
+    pub(crate) fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[Value],
+        thinking: Thinking,
+        opens_reply: bool,
+        extra: Option<&serde_json::Map<String, Value>>,
+    ) -> Result<Rendered, ApiError> {
+        self.form.render(&Asked { messages, tools, thinking, opens_reply, extra })
+    }
+
+    /// A reply to `ids`, if they fit.
+    pub(crate) fn generation(
+        &self,
+        ids: Vec<TokenId>,
+        shape: Shape,
+        params: &Params,
+        thought_max: Option<u32>,
+    ) -> Result<Generation, ApiError> {
+        let (count, context_len) = (ids.len() as u64, self.facts.context_len);
+        if ids.is_empty() {
+            return Err(ApiError::new(Kind::Invalid, "the prompt has no token: send some text"));
+        }
+        if count > u64::from(context_len) {
+            return Err(ApiError::context_exceeded(count, context_len, self.facts.context_max));
+        }
+        let fits = context_len - u32::try_from(count).expect("invariant: checked against a u32") + 1;
+        Ok(Generation {
+            ids,
+            shape,
+            sampling: params.sampling.clone(),
+            tokens_max: params.tokens_max.unwrap_or(fits).min(fits),
+            tokens_min: params.tokens_min,
+            ignores_stops: params.ignores_stops,
+            stops: params.stops.clone(),
+            top_logprobs: params.top_logprobs,
+            thought_max,
+            reuses_prefix: params.reuses_prefix,
+            constraint: None,
+        })
+    }
+
+    /// The same, in the form that it has to take.
+    pub(crate) fn constrained(
+        &self,
+        generation: Generation,
+        wanted: Option<&Wanted>,
+    ) -> Result<Generation, ApiError> {
+        let constraint = wanted.map(|wanted| self.grammars.constraint(wanted)).transpose()?;
+        Ok(Generation { constraint, ..generation })
+    }
+
+    /// The shape of a chat reply whose prompt may have opened a thought.
+    pub(crate) fn chat_shape(&self, is_thinking: bool) -> Shape {
+        match self.reasoning {
+            Reasoning::Inline => Shape::Text,
+            Reasoning::Content | Reasoning::Short => Shape::Chat { is_thinking },
+        }
+    }
+
+    /// The name of the field for thoughts.
+    pub(crate) fn reasoning_field(&self) -> &'static str {
+        match self.reasoning {
+            Reasoning::Short => "reasoning",
+            Reasoning::Content | Reasoning::Inline => "reasoning_content",
+        }
+    }
+}
+
+/// The tools of a request, as far as this server knows their kind.
+pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    if calls_none(fields) {
+        return Ok(Vec::new());
+    }
+    let list = fields.list("tools")?.unwrap_or_default();
+    if list.len() > TOOLS_MAX {
+        let count = list.len();
+        return Err(
+            fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken"))
+        );
+    }
+    // Web searches and the like are the provider's own; agents send them to everybody.
+    Ok(list.iter().filter(|tool| tool["type"] == "function").cloned().collect())
+}
+
+/// Whether no tool is to be called.
+pub(crate) fn calls_none(fields: &Fields<'_>) -> bool {
+    fields.get("tool_choice").is_some_and(|choice| choice == "none" || choice["type"] == "none")
+}
+
+/// The form that a reply has to take, by OpenAI's and llama-server's fields; `tools` as [`tools`] gives them.
+pub(crate) fn wanted(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
+    if fields.get("grammar").is_some() {
+        let message = "grammar is not supported by this server: send a json_schema";
+        return Err(ApiError {
+            param: Some("grammar".to_owned()),
+            ..ApiError::new(Kind::NotSupported, message)
+        });
+    }
+    let calls = forced_calls(fields, tools)?;
+    if calls.is_some() {
+        return Ok(calls);
+    }
+    if let Some(schema) = fields.object("json_schema")? {
+        return Ok(Some(Wanted::Json(schema.clone().into())));
+    }
+    match fields.object("response_format")? {
+        None => Ok(None),
+        Some(format) => format_wanted(&Fields::within(format, "response_format.")),
+    }
+}
+
+/// The form that a `response_format`, or a text's `format`, asks for.
+pub(crate) fn format_wanted(format: &Fields<'_>) -> Result<Option<Wanted>, ApiError> {
+    match format.text("type")? {
+        Some("text") | None => Ok(None),
+        Some("json_object") => {
+            let schema = format
+                .object("schema")?
+                .map_or_else(|| json!({ "type": "object" }), |schema| schema.clone().into());
+            Ok(Some(Wanted::Json(schema)))
+        }
+        Some("json_schema") => {
+            // Chat nests it once more than responses do.
+            let schema = match format.object("json_schema")? {
+                Some(inner) => inner.get("schema"),
+                None => format.get("schema"),
+            };
+            match schema {
+                Some(schema @ Value::Object(_)) => Ok(Some(Wanted::Json(schema.clone()))),
+                _ => Err(format.refuse("json_schema", "has no schema that is an object")),
+            }
+        }
+        Some(other) => {
+            Err(format.refuse("type", format_args!("is {other:?}, wanted text, json_object or json_schema")))
+        }
+    }
+}
+
+/// The calls that a `tool_choice` forces, in any interface's words.
+fn forced_calls(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
+    let name = "tool_choice";
+    let (only, takes_many) = match fields.get(name) {
+        None => return Ok(None),
+        Some(Value::String(choice)) => match choice.as_str() {
+            "auto" | "none" => return Ok(None),
+            "required" | "any" => (None, true),
+            other => {
+                return Err(
+                    fields.refuse(name, format_args!("is {other:?}, wanted none, auto, required or a tool"))
+                );
+            }
+        },
+        Some(Value::Object(choice)) => match choice.get("type").and_then(Value::as_str) {
+            Some("auto" | "none") => return Ok(None),
+            Some("any" | "required") => (None, true),
+            _ => {
+                let tool =
+                    choice.get("function").and_then(|function| function.get("name")).or(choice.get("name"));
+                (
+                    Some(tool.and_then(Value::as_str).ok_or_else(|| fields.refuse(name, "names no tool"))?),
+                    false,
+                )
+            }
+        },
+        Some(_) => return Err(fields.refuse(name, "wanted none, auto, required or a tool")),
+    };
+    let takes_many = takes_many && fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    let pick = |tool: &Value| {
+        let function = &tool["function"];
+        let found = function["name"].as_str().filter(|found| only.is_none_or(|only| only == *found))?;
+        Some((found.to_owned(), function["parameters"].clone()))
+    };
+    let tools: Vec<(String, Value)> = tools.iter().filter_map(pick).collect();
+    match (tools.is_empty(), only) {
+        (false, _) => Ok(Some(Wanted::Calls { tools, takes_many })),
+        (true, Some(only)) => {
+            Err(fields.refuse(name, format_args!("names {only:?}, which is none of the tools")))
+        }
+        (true, None) => Err(fields.refuse(name, "asks for a call, but there are no tools")),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::chat::form::FormChoice;
+    use crate::engine::backend::Backend;
+    use crate::stub::{Script, Stub};
+    use crate::wire::fields::parse;
+    use crate::wire::params;
+
+    /// The stand-in's.
+    pub(crate) fn model() -> Model {
+        let facts = Stub::new(Script { context_len: 256, ..Script::default() }).facts();
+        Model {
+            form: ChatForm::new(&facts.tokenizer, None, &FormChoice::File).unwrap(),
+            name: "nano".to_owned(),
+            is_strict: false,
+            defaults: params::tests::defaults(),
+            grammars: Grammars::new(&facts.tokenizer, facts.stops.entries()[0].0).unwrap(),
+            reasoning: Reasoning::Content,
+            facts,
+        }
+    }
+
+    #[test]
+    fn a_reply_ends_where_the_context_does() {
+        let model = model();
+        let map = parse(b"{}").unwrap();
+        let params = params::read(&Fields::new(&map), &model.defaults, model.facts.vocabulary).unwrap();
+        let made = |count, max| {
+            let params = Params { tokens_max: max, ..params.clone() };
+            model.generation(vec![7; count], Shape::Text, &params, None)
+        };
+        assert_eq!(made(252, None).unwrap().tokens_max, 5);
+        assert_eq!(made(252, Some(3)).unwrap().tokens_max, 3);
+        assert_eq!(made(252, Some(u32::MAX)).unwrap().tokens_max, 5);
+        // The last token's successor needs no room.
+        assert_eq!(made(256, None).unwrap().tokens_max, 1);
+        assert_eq!(made(257, None).unwrap_err().tokens, Some((257, 256)));
+        assert!(made(0, None).unwrap_err().message.contains("no token"));
+    }
+
+    #[test]
+    fn thoughts_are_switched_in_every_spelling() {
+        let model = model();
+        let thought = |body: &str| model.thought(&Fields::new(&parse(body.as_bytes()).unwrap())).unwrap();
+        assert_eq!(thought("{}"), Thought { thinking: Thinking::Auto, tokens_max: None });
+        assert_eq!(thought(r#"{"reasoning_effort":"none"}"#).thinking, Thinking::Off);
+        assert_eq!(thought(r#"{"reasoning_effort":"high"}"#).thinking, Thinking::Auto);
+        assert_eq!(thought(r#"{"chat_template_kwargs":{"enable_thinking":true}}"#).thinking, Thinking::On);
+        assert_eq!(thought(r#"{"thinking_budget_tokens":0}"#).thinking, Thinking::Off);
+        assert_eq!(thought(r#"{"thinking_token_budget":9}"#).tokens_max, Some(9));
+        assert_eq!(thought(r#"{"thinking_budget_tokens":-1}"#).tokens_max, None);
+    }
+
+    #[test]
+    fn forms_are_wanted_in_every_spelling() {
+        let tools = [json!({ "function": { "name": "f", "parameters": { "type": "object" } } })];
+        let wanted = |body: &str| wanted(&Fields::new(&parse(body.as_bytes()).unwrap()), &tools);
+        for body in [
+            "{}",
+            r#"{"tool_choice":"auto"}"#,
+            r#"{"tool_choice":{"type":"none"}}"#,
+            r#"{"response_format":{"type":"text"}}"#,
+        ] {
+            assert_eq!(wanted(body), Ok(None), "{body}");
+        }
+        let schema = json!({ "type": "object" });
+        for body in [
+            r#"{"response_format":{"type":"json_object"}}"#,
+            r#"{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}}"#,
+            r#"{"response_format":{"type":"json_schema","schema":{"type":"object"}}}"#,
+            r#"{"json_schema":{"type":"object"}}"#,
+        ] {
+            assert_eq!(wanted(body), Ok(Some(Wanted::Json(schema.clone()))), "{body}");
+        }
+        let calls = |takes_many| Wanted::Calls { tools: vec![("f".to_owned(), schema.clone())], takes_many };
+        for (body, takes_many) in [
+            (r#"{"tool_choice":"required"}"#, true),
+            (r#"{"tool_choice":"required","parallel_tool_calls":false}"#, false),
+            (r#"{"tool_choice":{"type":"any"}}"#, true),
+            (r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#, false),
+            (r#"{"tool_choice":{"type":"function","name":"f"}}"#, false),
+            (r#"{"tool_choice":{"type":"tool","name":"f"}}"#, false),
+        ] {
+            assert_eq!(wanted(body), Ok(Some(calls(takes_many))), "{body}");
+        }
+        for (body, words) in [
+            (r#"{"tool_choice":"maybe"}"#, "tool_choice is \"maybe\""),
+            (r#"{"tool_choice":{"type":"tool","name":"g"}}"#, "tool_choice names \"g\""),
+            (r#"{"response_format":{"type":"xml"}}"#, "response_format.type is \"xml\""),
+            (r#"{"response_format":{"type":"json_schema"}}"#, "no schema"),
+            (r#"{"grammar":"x"}"#, "grammar is not supported"),
+        ] {
+            let error = wanted(body).unwrap_err();
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! `flint-rt serve`: the flags of the server, and the engine that it drives. What it does is in the crate `flint_serve`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args as ArgsOf, ValueEnum};
+use flint_rt::base::limits::SESSIONS_MAX;
+use flint_rt::engine::{Engine, EngineError, EngineOptions};
+use flint_rt::sample::SamplerOptions;
+use flint_serve::{Defaults, FormChoice, Loading, Origins, Reasoning, ServeError, ServeOptions};
+
+use crate::args::{EngineArgs, Think, bytes, sampling};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt;
+use crate::model;
+use crate::open;
+use crate::terminal::note;
+
+/// Longest file of a template or of keys.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Debug, ArgsOf)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on. Others than those of this machine alone need a key, or --no-api-key.
+    #[arg(long, env = "FLINT_RT_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    host: IpAddr,
+    /// Port to listen on; 0 for any that is free.
+    #[arg(long, env = "FLINT_RT_PORT", default_value_t = 8484)]
+    port: u16,
+    /// Keys of which a request must have one, with commas.
+    #[arg(long, env = "FLINT_RT_API_KEY", hide_env_values = true, value_name = "KEY", value_delimiter = ',')]
+    api_key: Vec<String>,
+    /// File of keys, one a line; lines with # are left out.
+    #[arg(long, env = "FLINT_RT_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Serve everybody who reaches the address, also where that is not this machine alone.
+    #[arg(long, conflicts_with_all = ["api_key", "api_key_file"])]
+    no_api_key: bool,
+    /// Pages that may ask, by origin: localhost, https://example.org,... or * [default: none but this server's own].
+    #[arg(long, env = "FLINT_RT_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origins: Vec<String>,
+    /// Conversations that are held at a time, each with a cache of its own on the device; requests beyond those wait.
+    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
+    parallel: u32,
+    /// Requests that may wait; more are refused (429).
+    #[arg(long, env = "FLINT_RT_QUEUE", default_value_t = 64, value_name = "N")]
+    queue: usize,
+    /// Longest body of a request.
+    #[arg(long, env = "FLINT_RT_BODY_LIMIT", default_value = "64MiB", value_name = "BYTES", value_parser = bytes)]
+    body_limit: u64,
+    /// Seconds of silence after which a stream says that it lives.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    ping: u64,
+    /// Seconds that replies have to end after Ctrl-C or SIGTERM; a second one ends the program at once.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    stop_timeout: u64,
+    /// What the model is called in answers [default: its file's or store's].
+    #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME")]
+    alias: Option<String>,
+    /// Refuse requests for models of other names (404).
+    #[arg(long)]
+    strict_model: bool,
+    /// The form of conversations: file for the template in the model's file, flint for the built-in form, or a file with a
+    /// template.
+    #[arg(long, env = "FLINT_RT_CHAT_TEMPLATE", default_value = "file", value_name = "file|flint|PATH")]
+    chat_template: PathBuf,
+    /// Where a reply's thought goes: content for the field reasoning_content, short for reasoning, inline to leave it between its
+    /// tags.
+    #[arg(long, env = "FLINT_RT_REASONING", value_enum, default_value_t = ReasoningField::Content)]
+    reasoning: ReasoningField,
+    /// Whether chat replies begin within a thought, where a request does not say.
+    #[arg(long, env = "FLINT_RT_THINK", value_enum, default_value_t = Think::Auto)]
+    think: Think,
+    /// Tokens of a reply at most, where a request does not say [default: to the end of the context].
+    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS")]
+    predict: Option<u32>,
+    /// What is logged on standard error.
+    #[arg(long, env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
+    log: Log,
+    #[command(flatten)]
+    sampling: ServeSamplingArgs,
+    #[command(flatten, next_help_heading = "Model and machine")]
+    engine: EngineArgs,
+}
+
+/// How tokens are chosen where a request does not say.
+#[derive(Debug, ArgsOf)]
+#[command(
+    next_help_heading = "Sampling where a request does not say [default: what the model's maker recommends]"
+)]
+struct ServeSamplingArgs {
+    /// Temperature; 0 takes the best token every time [default: 1].
+    #[arg(long, env = "FLINT_RT_TEMP", value_parser = sampling(|options, value| options.temperature = value))]
+    temp: Option<f32>,
+    /// Only the K best tokens; 0 for all [default: 20].
+    #[arg(long, env = "FLINT_RT_TOP_K", value_name = "K")]
+    top_k: Option<u32>,
+    /// Only the best tokens that together reach this probability [default: 0.95].
+    #[arg(long, env = "FLINT_RT_TOP_P", value_name = "P", value_parser = sampling(|options, value| options.top_p = value))]
+    top_p: Option<f32>,
+    /// Only tokens with at least this share of the best one's probability [default: 0].
+    #[arg(long, env = "FLINT_RT_MIN_P", value_name = "P", value_parser = sampling(|options, value| options.min_p = value))]
+    min_p: Option<f32>,
+    /// Makes recent tokens less likely by this factor [default: 1].
+    #[arg(long, env = "FLINT_RT_REPEAT_PENALTY", value_name = "X", value_parser = sampling(|options, value| options.repetition_penalty = value))]
+    repeat_penalty: Option<f32>,
+    /// Seed of the draws of every reply [default: another one each time].
+    #[arg(short, long, env = "FLINT_RT_SEED")]
+    seed: Option<u64>,
+}
+
+/// Where a thought goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReasoningField {
+    Content,
+    Short,
+    Inline,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Log {
+    /// A line for each reply.
+    Text,
+    /// The same as JSON.
+    Json,
+    /// Nothing.
+    Off,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: ServeArgs) -> Outcome {
+    let options = options(&args)?;
+    let model = model::find(&args.engine.model, args.engine.source)?;
+    let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
+    let options = ServeOptions { alias, file_name, ..options };
+    log(args.log);
+    interrupt::serve();
+    let (engine, parallel) = (args.engine, args.parallel);
+    let model = Arc::new(model);
+    let opened = model.clone();
+    let open = move |loading: &Loading| -> Outcome<Engine> {
+        let model = opened;
+        let options = EngineOptions { sessions: Some(parallel), ..open::options(&engine, &model, None) };
+        open::engine_watched(&engine, &model, &options, &mut |progress| {
+            loading.set(progress.done_bytes, progress.total_bytes);
+        })
+    };
+    let outcome = flint_serve::run(options, open, interrupt::is_requested).map_err(failure);
+    // A store that lives as long as this process is removed now.
+    drop(model);
+    outcome
+}
+
+fn failure(error: ServeError<Failure>) -> Failure {
+    match error {
+        ServeError::Open(failure) => failure,
+        ServeError::Sessions(error) => EngineError::into(error),
+        ServeError::Option(text) => Failure::usage(text),
+        error @ ServeError::Form(_) => Failure::new(Exit::Model, error.to_string()),
+        other => Failure::new(Exit::Failed, other.to_string()),
+    }
+}
+
+fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
+    let keys = keys(args)?;
+    if !args.host.is_loopback() && keys.is_empty() && !args.no_api_key {
+        return Err(Failure::usage(format!(
+            "--host {} lets other machines ask: give an --api-key, or --no-api-key to serve everybody",
+            args.host
+        )));
+    }
+    if args.no_api_key && !args.host.is_loopback() {
+        note("warning: everybody who reaches this machine's address can use the model (--no-api-key)");
+    }
+    Ok(ServeOptions {
+        addresses: vec![SocketAddr::new(args.host, args.port)],
+        keys,
+        origins: origins(&args.cors_origins),
+        slots: args.parallel,
+        queue: args.queue,
+        body_bytes_max: usize::try_from(args.body_limit).unwrap_or(usize::MAX),
+        ping: Duration::from_secs(args.ping),
+        stop_time: Duration::from_secs(args.stop_timeout),
+        alias: args.alias.clone().unwrap_or_default(),
+        is_strict: args.strict_model,
+        file_name: String::new(),
+        form: form(&args.chat_template)?,
+        reasoning: match args.reasoning {
+            ReasoningField::Content => Reasoning::Content,
+            ReasoningField::Short => Reasoning::Short,
+            ReasoningField::Inline => Reasoning::Inline,
+        },
+        defaults: defaults(args),
+        notice: Box::new(|text| note(&format!("flint-rt: {text}"))),
+    })
+}
+
+fn defaults(args: &ServeArgs) -> Defaults {
+    let given = &args.sampling;
+    let recommended = SamplerOptions::recommended(given.seed.unwrap_or_default());
+    Defaults {
+        sampling: SamplerOptions {
+            temperature: given.temp.unwrap_or(recommended.temperature),
+            top_k: given.top_k.unwrap_or(recommended.top_k),
+            top_p: given.top_p.unwrap_or(recommended.top_p),
+            min_p: given.min_p.unwrap_or(recommended.min_p),
+            repetition_penalty: given.repeat_penalty.unwrap_or(recommended.repetition_penalty),
+            ..recommended
+        },
+        has_seed: given.seed.is_some(),
+        tokens_max: args.predict,
+        thinking: args.think.into(),
+    }
+}
+
+fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = short_text(path)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let before = keys.len();
+        keys.extend(lines.map(str::to_owned));
+        if keys.len() == before {
+            return Err(Failure::usage(format!("{}: the file holds no key", path.display())));
+        }
+    }
+    Ok(keys)
+}
+
+fn origins(listed: &[String]) -> Origins {
+    match listed {
+        [] => Origins::None,
+        listed if listed.iter().any(|origin| origin == "*") => Origins::Any,
+        [only] if only == "localhost" => Origins::Localhost,
+        listed => Origins::Listed(listed.to_vec()),
+    }
+}
+
+fn form(named: &Path) -> Outcome<FormChoice> {
+    match named.to_str() {
+        Some("file") => Ok(FormChoice::File),
+        Some("flint") => Ok(FormChoice::BuiltIn),
+        _ => short_text(named).map(FormChoice::Given),
+    }
+}
+
+/// A file that a person wrote.
+fn short_text(path: &Path) -> Outcome<String> {
+    let about =
+        |error: &std::io::Error| Failure::because(Exit::of_io(error), path.display().to_string(), error);
+    let bytes = std::fs::metadata(path).map_err(|error| about(&error))?.len();
+    if bytes > TEXT_BYTES_MAX {
+        return Err(Failure::usage(format!(
+            "{}: {bytes} bytes, at most {TEXT_BYTES_MAX} are read",
+            path.display()
+        )));
+    }
+    std::fs::read_to_string(path).map_err(|error| about(&error))
+}
+
+fn log(log: Log) {
+    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    match log {
+        Log::Off => {}
+        Log::Text => lines.with_ansi(false).init(),
+        Log::Json => lines.json().init(),
+    }
+}
