@@ -96,6 +96,9 @@ pub trait Backend {
     /// Counters.
     fn counters(&self) -> Counters;
 
+    /// Called about once a second while there is nothing to do.
+    fn rest(&mut self) {}
+
     /// Asked once, at the end.
     ///
     /// # Errors
@@ -168,6 +171,10 @@ impl Backend for Engine {
             reads: self.read_counters(),
             pool_slots: self.plan().pool_slots,
         }
+    }
+
+    fn rest(&mut self) {
+        self.look_after_memory();
     }
 
     fn close(&self) -> Result<(), String> {

@@ -7,13 +7,16 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::job::{Event, Generation, Job};
 use crate::limits::EVENTS_MAX;
 use crate::wire::error::{ApiError, Kind};
+
+/// The longest that the engine's thread waits without looking after what it holds.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 struct State {
     jobs: VecDeque<Job>,
@@ -148,7 +151,7 @@ impl Queue {
         Ok(Ticket { events, _guard: Guard { queue: self.clone(), number, cancel } })
     }
 
-    /// The next job; where there is none, waits for one if `waits`.
+    /// The next job; where there is none, waits for one for a while if `waits`.
     pub(crate) fn next(&self, waits: bool) -> Next {
         let mut state = self.state();
         loop {
@@ -161,7 +164,12 @@ impl Queue {
             if !waits {
                 return Next::Nothing;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (again, waited) =
+                self.changed.wait_timeout(state, IDLE_LOOK).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            if waited.timed_out() && state.jobs.is_empty() && !state.is_ending {
+                return Next::Nothing;
+            }
         }
     }
 

@@ -115,7 +115,12 @@ impl<B: Backend> Worker<B> {
                 let is_idle = self.slots.iter().all(|slot| slot.running.is_none());
                 match self.shared.queue.next(is_idle) {
                     Next::Job(job) => self.begin(job),
-                    Next::Nothing => break,
+                    Next::Nothing => {
+                        if is_idle {
+                            self.backend.rest();
+                        }
+                        break;
+                    }
                     Next::End if is_idle => return self.backend.close(),
                     Next::End => break,
                 }
