@@ -209,7 +209,8 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
         assert!((row["avg_ts"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{row}");
         let busy = row["disk_busy_share"].as_f64().unwrap();
         assert!((0.0..=1.001).contains(&busy), "{row}");
-        assert_eq!(busy > 0.0, row["disk_gb_s"].is_number(), "{row}");
+        // A read may be under way whose end lies outside.
+        assert!(busy > 0.0 || row["disk_gb_s"].is_null(), "{row}");
         // The parts are the steps' whole time, which the timed part holds.
         let part = |key: &str| row[key].as_f64().unwrap();
         let parts = ["disk_ns_a_token", "copy_ns_a_token", "gpu_ns_a_token", "host_ns_a_token"].map(part);

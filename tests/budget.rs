@@ -1,7 +1,11 @@
 //! The memory plan of a full-size model, decided without a device.
 
-use flint_rt::base::host_memory::{GroupRoom, HostRoom};
+use std::time::Instant;
+
+use flint_rt::base::host_memory::{Group, GroupRoom, HostRoom};
 use flint_rt::engine::budget::BudgetInput;
+use flint_rt::engine::pressure::decide::Limits;
+use flint_rt::engine::pressure::{LOOK_EVERY, Pressure};
 use flint_rt::engine::{HostMemory, MemoryPlan};
 use flint_rt::model::hparams::{FlintConfig, LayerKind};
 
@@ -265,4 +269,21 @@ fn a_device_that_shares_the_host_s_memory_leaves_a_quarter_of_it() {
     assert!((4 * GIB..5 * GIB).contains(&found.host.bytes()), "{found:?}");
     let error = refusal(&BudgetInput { host_memory: HostMemory::Bytes(10 * GIB), ..small });
     assert!(error.contains("the device's") && error.contains("in the same memory"), "{error}");
+}
+
+/// What a look at the host's memory costs: `cargo test --test budget a_look_costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn a_look_costs() {
+    const LOOKS: u32 = 2000;
+    let limits =
+        Limits { slots_max: 96, step_slots: 32, slot_bytes: 4096, reserve_bytes: GIB, total_bytes: 16 * GIB };
+    let mut pressure = Pressure::new(limits);
+    let began = Instant::now();
+    for _ in 0..LOOKS {
+        std::hint::black_box(pressure.look(Instant::now(), 0));
+    }
+    let per_look = began.elapsed() / LOOKS;
+    println!("{per_look:?} a look, {} control groups", Group::all().len());
+    assert!(per_look < LOOK_EVERY / 100, "a look takes {per_look:?}, more than 1 % of the time between two");
 }

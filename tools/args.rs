@@ -69,7 +69,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// Which device.
-#[derive(Debug, ArgsOf)]
+#[derive(Debug, Clone, ArgsOf)]
 pub(crate) struct DeviceArgs {
     /// Vulkan device: its number in `flint-rt devices`, or part of its name, which has a letter: "RTX 4090", as digits
     /// alone are a number [default: the best GPU, else software].
@@ -85,11 +85,25 @@ pub(crate) struct DeviceArgs {
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    #[command(flatten)]
-    pub(crate) device: DeviceArgs,
     /// Tokens of a conversation [default: 4096, or what the model was trained for if that is less].
     #[arg(short = 'c', long, env = "FLINT_RT_CTX_SIZE", value_name = "TOKENS")]
     pub(crate) ctx_size: Option<u32>,
+    /// Tokens of a prompt that go through a layer together [default: 512].
+    #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", value_name = "TOKENS")]
+    pub(crate) prefill_chunk: Option<u32>,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
+    /// hub's file by name and length, else with what it was before; once, until the file changes.
+    #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) check_source: bool,
+}
+
+/// What any model is run on, and how its experts come.
+#[derive(Debug, Clone, ArgsOf)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Device memory that may be used in all, in bytes or as 800MiB, 6GiB [default: what is free, less a reserve].
     #[arg(long, env = "FLINT_RT_GPU_MEMORY", value_name = "BYTES", value_parser = bytes)]
     pub(crate) gpu_memory: Option<u64>,
@@ -98,9 +112,6 @@ pub(crate) struct EngineArgs {
     pub(crate) pool_slots: Option<u32>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
-    /// Tokens of a prompt that go through a layer together [default: 512].
-    #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", value_name = "TOKENS")]
-    pub(crate) prefill_chunk: Option<u32>,
     /// How files are read: ring, ring-plain or pool [default: the first that works].
     #[arg(long, env = "FLINT_RT_READ_PATH", value_name = "PATH")]
     pub(crate) read_path: Option<ReadPath>,
@@ -118,10 +129,6 @@ pub(crate) struct EngineArgs {
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
-    /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
-    /// hub's file by name and length, else with what it was before; once, until the file changes.
-    #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
-    pub(crate) check_source: bool,
 }
 
 /// How much memory is used beyond the device's.

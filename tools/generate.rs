@@ -21,7 +21,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     // Before the model is opened, which may take long. There is no bias, so any vocabulary does.
     sampling.check(u32::MAX)?;
     let text = prompt_or_stdin(args.prompt.as_deref())?;
-    let model = model::find(&args.engine.model, args.engine.source)?;
+    let model = model::find(&args.engine.model, args.engine.run.source)?;
     let mut engine = open::engine(&args.engine, &model, None)?;
     let tokenizer = engine.tokenizer().clone();
 

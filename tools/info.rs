@@ -100,7 +100,7 @@ fn find(args: &InfoArgs) -> Outcome<Found> {
         model: args.positional.clone().or_else(|| named.model.clone()),
         store_dir: named.store_dir.clone(),
     };
-    model::find(&model, args.engine.source)
+    model::find(&model, args.engine.run.source)
 }
 
 fn read(found: &Found) -> Outcome<Model> {

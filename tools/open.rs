@@ -17,19 +17,19 @@ use crate::verify;
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
     EngineOptions {
         model: model.path.clone(),
-        device: args.device.device.clone(),
-        validation: args.device.validation,
+        device: args.run.device.device.clone(),
+        validation: args.run.device.validation,
         cache_dir: folders::cache_dir(),
         context_len: args.ctx_size.or(context_len),
-        pool_slots: args.pool_slots,
+        pool_slots: args.run.pool_slots,
         prefill_chunk: args.prefill_chunk,
-        gpu_memory_bytes: args.gpu_memory,
-        host_memory: args.memory.of_host(),
-        memory_bytes: args.memory.of_both(),
-        read_path: args.read_path,
-        host_path: args.host_path,
-        prefetch: args.prefetch.map(bool::from),
-        skip_checks: args.unchecked,
+        gpu_memory_bytes: args.run.gpu_memory,
+        host_memory: args.run.memory.of_host(),
+        memory_bytes: args.run.memory.of_both(),
+        read_path: args.run.read_path,
+        host_path: args.run.host_path,
+        prefetch: args.run.prefetch.map(bool::from),
+        skip_checks: args.run.unchecked,
         ..EngineOptions::default()
     }
 }

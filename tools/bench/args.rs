@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args as ArgsOf, ValueEnum};
-use flint_rt::disk::{DriveModel, ReadPath};
-use flint_rt::expert::{HostPath, Policy};
+use flint_rt::disk::DriveModel;
+use flint_rt::expert::Policy;
 
 use super::plan::PlanBy;
 use super::values::{PromptAndReply, Sweep, Values, drive_model};
-use crate::args::{DeviceArgs, EngineArgs, MemoryArgs, ModelArgs, SourceChoice, Switch, bytes};
+use crate::args::{EngineArgs, ModelArgs, RunArgs};
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -103,39 +103,14 @@ pub(crate) struct MachineArgs {
     /// Folder of the stores [default: $XDG_DATA_HOME/flint-rt or ~/.local/share/flint-rt].
     #[arg(long, env = "FLINT_RT_STORE_DIR", value_name = "DIR")]
     pub(crate) store_dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) device: DeviceArgs,
     /// Tokens of a conversation [default: what the longest test needs].
     #[arg(short = 'c', long, env = "FLINT_RT_CTX_SIZE", value_name = "TOKENS")]
     pub(crate) ctx_size: Option<u32>,
-    /// Device memory that may be used in all, in bytes or as 800MiB, 6GiB [default: what is free, less a reserve].
-    #[arg(long, env = "FLINT_RT_GPU_MEMORY", value_name = "BYTES", value_parser = bytes)]
-    pub(crate) gpu_memory: Option<u64>,
-    /// Experts that device memory holds at a time [default: as many as fit].
-    #[arg(long, env = "FLINT_RT_POOL_SLOTS", value_name = "N")]
-    pub(crate) pool_slots: Option<u32>,
-    #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
     /// Tokens of a prompt that go through a layer together; several by commas; also as -ub [default: 512].
     #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", alias = "ubatch-size", value_name = "TOKENS,...")]
     pub(crate) prefill_chunk: Vec<Values>,
-    /// How files are read: ring, ring-plain or pool [default: the first that works].
-    #[arg(long, env = "FLINT_RT_READ_PATH", value_name = "PATH")]
-    pub(crate) read_path: Option<ReadPath>,
-    /// How the device reaches what was read: import, mapped or copy [default: the first that works].
-    #[arg(long, env = "FLINT_RT_HOST_PATH", value_name = "PATH")]
-    pub(crate) host_path: Option<HostPath>,
-    /// Read experts from a store, made of the GGUF if there is none yet, or from the GGUF in place
-    /// [default: what --model names].
-    #[arg(long, env = "FLINT_RT_SOURCE", value_enum)]
-    pub(crate) source: Option<SourceChoice>,
-    /// Read experts ahead that the next layer is likely to pick, when the drive has nothing better to do: on or off
-    /// [default: on].
-    #[arg(long, env = "FLINT_RT_PREFETCH", value_enum)]
-    pub(crate) prefetch: Option<Switch>,
-    /// Do not compare what is read from a store with its checksums.
-    #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
-    pub(crate) unchecked: bool,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 impl MachineArgs {
@@ -156,17 +131,9 @@ impl MachineArgs {
     pub(super) fn of(&self, model: Option<PathBuf>, prefill_chunk: Option<u32>) -> EngineArgs {
         EngineArgs {
             model: ModelArgs { model, store_dir: self.store_dir.clone() },
-            device: DeviceArgs { device: self.device.device.clone(), validation: self.device.validation },
             ctx_size: self.ctx_size,
-            gpu_memory: self.gpu_memory,
-            pool_slots: self.pool_slots,
-            memory: self.memory,
             prefill_chunk,
-            read_path: self.read_path,
-            host_path: self.host_path,
-            source: self.source,
-            prefetch: self.prefetch,
-            unchecked: self.unchecked,
+            run: self.run.clone(),
             check_source: false,
         }
     }

@@ -127,7 +127,8 @@ impl Counters {
             misses: now.stream.misses - self.stream.misses,
             evictions: now.stream.evictions - self.stream.evictions,
             read_bytes: now.stream.read_bytes - self.stream.read_bytes,
-            disk_busy_ns: now.reads.busy_ns - self.reads.busy_ns,
+            // What is still under way counts by an estimate, so that more may have been counted before.
+            disk_busy_ns: now.reads.busy_ns.saturating_sub(self.reads.busy_ns),
             late_reads: now.reads.late_reads - self.reads.late_reads,
             guesses_issued: now.inflow.guesses_issued - self.inflow.guesses_issued,
             guesses_used: now.inflow.guesses_used + now.inflow.guesses_used_late

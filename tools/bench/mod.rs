@@ -178,7 +178,7 @@ fn run_model(
     outputs: &mut Outputs,
     has_begun: &mut bool,
 ) -> Outcome {
-    let model = model::find(&engine_args.model, engine_args.source)?;
+    let model = model::find(&engine_args.model, engine_args.run.source)?;
     let about = |failure: Failure| failure.about(model.shown());
     let source = Source::open(&model.path).map_err(|error| about(error.into()))?;
     let config = FlintConfig::from_gguf(source.gguf()).map_err(|error| about(error.into()))?;
@@ -187,7 +187,7 @@ fn run_model(
     let driven = args.routes.as_deref().map(|path| routes::load(path, &config, args.seed)).transpose()?;
     let total = config.moe_layer_count() * config.expert_count;
     let pools: Vec<Option<u32>> = match &args.sweep {
-        None => vec![engine_args.pool_slots],
+        None => vec![engine_args.run.pool_slots],
         Some(sweep) => {
             sweep.0.iter().map(|size: &PoolSize| Some(size.slots(total, config.experts_used))).collect()
         }

@@ -5,6 +5,10 @@
 
 mod lines;
 
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
 use flint_rt::engine::{Engine, EngineError, Finish, GenerateOptions, Session};
 use flint_rt::model::ModelError;
 use flint_rt::sample::Sampler;
@@ -28,6 +32,9 @@ const HELP: &str = "\
 \"\"\"      begins a message of several lines, and ends it
 Ctrl-C   stops a reply; twice at the prompt leaves";
 
+/// How often an idle engine looks whether others need its memory.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+
 /// One conversation and what it runs on.
 struct Chat<'a> {
     engine: Engine,
@@ -43,7 +50,7 @@ struct Chat<'a> {
 pub(crate) fn run(args: &ChatArgs) -> Outcome {
     let sampling = args.sampling.options();
     sampling.check(u32::MAX)?;
-    let model = model::find(&args.engine.model, args.engine.source)?;
+    let model = model::find(&args.engine.model, args.engine.run.source)?;
     let engine = open::engine(&args.engine, &model, None)?;
     check_markers(engine.tokenizer())?;
     let session = engine.session()?;
@@ -57,7 +64,7 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
         note(&format!("{}: /help says how", chat.engine.config().name));
     }
     let mut has_failed = false;
-    while let Some(entry) = lines.next()? {
+    while let Some(entry) = while_idle(&mut chat.engine, || lines.next())? {
         match entry {
             Entry::Command(command) => match command.as_str() {
                 "/help" => note(HELP),
@@ -89,6 +96,25 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
         true => Err(Failure::new(Exit::Failed, "a message had no reply")),
         false => Ok(()),
     }
+}
+
+/// Looks after what the engine holds while somebody types.
+fn while_idle<T: Send>(engine: &mut Engine, wait: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    thread::scope(|scope| {
+        let (done, ended) = mpsc::channel();
+        let waiting = thread::Builder::new().name("input".to_owned()).spawn_scoped(scope, move || {
+            // The receiver lives until this was received.
+            let _ = done.send(wait());
+        });
+        waiting.map_err(|error| Failure::because(Exit::Memory, "a thread that waits for input", &error))?;
+        loop {
+            match ended.recv_timeout(IDLE_LOOK) {
+                Ok(given) => return given,
+                Err(RecvTimeoutError::Timeout) => engine.look_after_memory(),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
+            }
+        }
+    })
 }
 
 impl Chat<'_> {

@@ -60,7 +60,7 @@ struct LossReport {
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs) -> Outcome {
-    let model = model::find(&args.engine.model, args.engine.source)?;
+    let model = model::find(&args.engine.model, args.engine.run.source)?;
     let (ids, context_max) = prompt::ids(args, &model)?;
     // The context that this needs and no more, unless the flags say otherwise: results do not depend on it.
     let needed = ids.len() as u64 + u64::from(args.greedy.unwrap_or(0));

@@ -146,7 +146,7 @@ fn drive_of(args: &PlanArgs, header: &Header, config: &FlintConfig) -> Outcome<D
             format!("{}: not on a drive yet: say where it would lie with --measure=FOLDER", header.shown),
         ));
     };
-    let measured = drive::measure(&target, args.engine.read_path, args.seconds)?;
+    let measured = drive::measure(&target, args.engine.run.read_path, args.seconds)?;
     Ok(Drive::Measured(Box::new(measured)))
 }
 

@@ -254,9 +254,11 @@ impl Stage {
             routes: None,
             cache_policy: None,
             timeline: false,
+            // Its misses are to be reads.
+            host_memory: HostMemory::Bytes(0),
+            memory_bytes: None,
             // Reads that take as long as a drive's: threads and device fall asleep as they will, and wake up again.
             drive_model: Some(options.drive_model.unwrap_or(DRIVE)),
-            host_memory: HostMemory::Bytes(0),
             ..options.clone()
         };
         let engine = Engine::open(&options, &mut |_| {})?;

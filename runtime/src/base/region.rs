@@ -341,7 +341,7 @@ mod tests {
             let wanted = HostRegion::bytes_for(buffer_bytes, count);
             assert_eq!(wanted, wanted_bytes, "{count} buffers of {buffer_bytes} B");
             let region = HostRegion::new(wanted).unwrap();
-            assert!(wanted < HUGE_PAGE_BYTES || region.base().addr().get() % HUGE_PAGE_BYTES == 0);
+            assert!(wanted < HUGE_PAGE_BYTES || region.base().addr().get().is_multiple_of(HUGE_PAGE_BYTES));
             let mut end = 0;
             for buffer in region.split(buffer_bytes, count) {
                 let begin = buffer.offset_bytes();

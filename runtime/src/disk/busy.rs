@@ -63,6 +63,45 @@ impl KnownBusyTime {
     }
 }
 
+/// Of a queue that learns of ends when it looks; all times count from one beginning.
+///
+/// The end of a read that was waited for is known. One that is found to have ended, as its owner did something else meanwhile, counts
+/// for as long as those that were waited for took on average, or until it was found where that is sooner.
+#[derive(Debug, Default)]
+pub(super) struct SeenBusyTime {
+    known: KnownBusyTime,
+    waited: Duration,
+    waited_count: u32,
+}
+
+impl SeenBusyTime {
+    /// A read that began at `begin` is seen to have ended.
+    pub(super) fn end(&mut self, begin: Duration, now: Duration, is_waited: bool) {
+        if is_waited {
+            self.waited += now.saturating_sub(begin);
+            self.waited_count += 1;
+        }
+        let end = if is_waited { now } else { now.min(self.likely_end(begin)) };
+        self.known.add(begin, end);
+    }
+
+    fn likely_end(&self, begin: Duration) -> Duration {
+        match self.waited.checked_div(self.waited_count) {
+            Some(mean) => begin + mean,
+            None => Duration::MAX,
+        }
+    }
+
+    /// Nanoseconds until now; what has not been seen to end began between the two times of `open`.
+    pub(super) fn ns(&self, now: Duration, open: Option<(Duration, Duration)>) -> u64 {
+        let mut known = self.known.clone();
+        if let Some((first, last)) = open {
+            known.add(first, now.min(self.likely_end(last)));
+        }
+        known.ns(now)
+    }
+}
+
 fn whole_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -87,6 +126,22 @@ mod tests {
         busy.begin(at(100));
         busy.end(1, at(101));
         assert_eq!(busy.ns(at(200)), 11_000);
+    }
+
+    #[test]
+    fn what_nobody_waited_for_counts_as_long_as_others_took() {
+        let us = Duration::from_micros;
+        let mut busy = SeenBusyTime::default();
+        assert_eq!(busy.ns(us(5), Some((us(2), us(3)))), 3_000, "nothing is known of it yet");
+        busy.end(us(10), us(14), true);
+        busy.end(us(20), us(26), true);
+        assert_eq!(busy.ns(us(30), None), 10_000);
+        // Five on average.
+        busy.end(us(40), us(90), false);
+        busy.end(us(100), us(102), false);
+        assert_eq!(busy.ns(us(110), None), 17_000);
+        assert_eq!(busy.ns(us(130), Some((us(120), us(121)))), 23_000);
+        assert_eq!(busy.ns(us(122), Some((us(120), us(121)))), 19_000);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Instant;
 
 use super::DiskError;
 use super::progress::{Failure, Progress};
@@ -66,6 +67,8 @@ pub(super) struct InFlight {
     pub(super) buffer: HostBuffer,
     /// The file's place in the queue's list.
     pub(super) file: usize,
+    /// When it was taken.
+    pub(super) begun: Instant,
     tag: u64,
     offset_bytes: u64,
     len_bytes: u32,
@@ -100,7 +103,8 @@ impl InFlight {
             progress.span_bytes()
         );
         let file = usize::from(file_index.0);
-        Begun::Reading(Self { progress, buffer, file, tag, offset_bytes, len_bytes })
+        let begun = Instant::now();
+        Begun::Reading(Self { progress, buffer, file, begun, tag, offset_bytes, len_bytes })
     }
 
     /// Gives the buffer back with the read's end.

@@ -72,8 +72,9 @@ pub struct ReadCounters {
     pub buffered_fallbacks: u64,
     /// Reads that went to pread threads because the kernel refused the ring after it was opened.
     pub moved_to_pool: u64,
-    /// Nanoseconds in which at least one read was under way: from its push until its end, which a pread thread knows at once and
-    /// a ring's owner when it looks. 0 for a simulated disk, which has no clock.
+    /// Nanoseconds in which at least one read was under way, from its push to its end. A pread thread knows its end; of a ring's reads
+    /// those are known that were waited for, and the others count as long as these took on average. 0 for a simulated disk, which
+    /// has no clock.
     pub busy_ns: u64,
     /// Reads that were looked for when the drive of a [`super::ModelledQueue`] would have given them, and had not come.
     pub late_reads: u64,

@@ -19,7 +19,7 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use super::DiskError;
-use super::busy::BusyTime;
+use super::busy::SeenBusyTime;
 use super::in_flight::{Begun, InFlight};
 use super::pool::PoolQueue;
 use super::progress::Outcome;
@@ -68,7 +68,8 @@ pub(super) struct RingQueue {
     is_refused: bool,
     pool: Option<PoolQueue>,
     counters: ReadCounters,
-    busy: BusyTime,
+    busy: SeenBusyTime,
+    opened: Instant,
 }
 
 impl RingQueue {
@@ -113,7 +114,8 @@ impl RingQueue {
             is_refused: false,
             pool: None,
             counters: ReadCounters::default(),
-            busy: BusyTime::default(),
+            busy: SeenBusyTime::default(),
+            opened: Instant::now(),
         };
         Ok((queue, state))
     }
@@ -190,8 +192,8 @@ impl RingQueue {
         Ok(())
     }
 
-    /// Takes completions from the ring; ends or continues their reads.
-    fn reap(&mut self, done: &mut Vec<Completion>) -> Result<(), DiskError> {
+    /// Takes completions from the ring; ends or continues their reads. `is_waited` says that none was there a moment ago.
+    fn reap(&mut self, is_waited: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
         if self.ring.submission().cq_overflow() && !self.is_refused {
             // Cannot be, by the first invariant. If it were, the kernel would hold completions back until it is called.
             self.enter(0);
@@ -217,6 +219,7 @@ impl RingQueue {
             };
             let read = self.slots[slot].take().expect("invariant: the read is in its slot");
             self.free_slots.push(slot);
+            self.busy.end(read.begun - self.opened, self.opened.elapsed(), is_waited);
             let file = Arc::clone(&self.files[read.file]);
             done.push(read.end(result, file.as_ref()));
         }
@@ -227,9 +230,10 @@ impl RingQueue {
     fn gather(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
         let before = done.len();
         let begin = Instant::now();
+        let mut is_waited = false;
         loop {
             done.append(&mut self.ended);
-            self.reap(done)?;
+            self.reap(is_waited, done)?;
             if !self.unsent.is_empty() {
                 self.send()?;
             }
@@ -244,6 +248,7 @@ impl RingQueue {
                 return Err(DiskError::Stalled { in_flight: self.in_flight, waited_s });
             }
             self.wait(done)?;
+            is_waited = true;
         }
     }
 
@@ -270,7 +275,6 @@ impl ReadQueue for RingQueue {
         }
         let file = &self.files[usize::from(read.file.0)];
         self.in_flight += 1;
-        self.busy.begin(Instant::now());
         match InFlight::begin(read, file.as_ref(), &mut self.counters) {
             Begun::Ended(completion) => self.ended.push(completion),
             Begun::Reading(read) => {
@@ -288,7 +292,6 @@ impl ReadQueue for RingQueue {
         let before = done.len();
         let result = self.gather(wait, done);
         self.in_flight -= done.len() - before;
-        self.busy.end(done.len() - before, Instant::now());
         result
     }
 
@@ -314,8 +317,12 @@ impl ReadQueue for RingQueue {
         if let Some(pool) = &self.pool {
             counters.add(&pool.counters());
         }
-        // What moved to the pool is under way here, too.
-        counters.busy_ns = self.busy.ns(Instant::now());
+        let open = self.slots.iter().flatten().map(|read| read.begun - self.opened);
+        let open = open.fold(None, |open: Option<(Duration, Duration)>, begun| {
+            Some(open.map_or((begun, begun), |(first, last)| (first.min(begun), last.max(begun))))
+        });
+        // What moved to the pool is counted there.
+        counters.busy_ns += self.busy.ns(self.opened.elapsed(), open);
         counters
     }
 }

@@ -153,9 +153,8 @@ fn solve(rows: &[([f64; UNKNOWNS], f64)], columns: &[usize]) -> Option<Vec<f64>>
         }
         matrix.swap(column, pivot);
         let pivot_row = matrix[column].clone();
-        for (index, row) in matrix.iter_mut().enumerate().filter(|(index, _)| *index != column) {
+        for (_, row) in matrix.iter_mut().enumerate().filter(|(index, _)| *index != column) {
             let factor = row[column] / pivot_row[column];
-            debug_assert!(index < count, "one row an unknown");
             row.iter_mut().zip(&pivot_row).for_each(|(value, pivot)| *value -= factor * pivot);
         }
     }

@@ -17,7 +17,7 @@ use crate::engine::open::{
     ring_bytes,
 };
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
-use crate::engine::{Engine, EngineError, EngineOptions, MemoryPlan};
+use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
@@ -165,8 +165,12 @@ pub fn plan_memory(
             free_bytes: device.free_bytes,
             is_shared: device.is_shared(),
             host: host.clone(),
-            host_memory: options.host_memory,
-            host_slot_bytes: host_slot_bytes(config, kind) * options.host_path.map_or(1, HostPath::copies),
+            host_memory: match (options.host_memory, options.host_path) {
+                // The device cannot write where only a copy by the processor leads, so nothing would be kept there.
+                (HostMemory::Auto, Some(HostPath::Copy)) => HostMemory::Bytes(0),
+                (wanted, _) => wanted,
+            },
+            host_slot_bytes: host_slot_bytes(config, kind),
             memory_bytes: options.memory_bytes,
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,

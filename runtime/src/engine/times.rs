@@ -69,6 +69,6 @@ impl Engine {
         let end = Instant::now();
         self.step_ns += u64::try_from(end.duration_since(begin).as_nanos()).unwrap_or(u64::MAX);
         self.model.watch.log.add(Lane::Step, what, None, 0, begin, end);
-        self.mind_memory();
+        self.look_after_memory();
     }
 }

@@ -3,8 +3,8 @@
 //! - Owns: the transport, the host tier's table and its slots' memory.
 //! - In: experts that a step waits for, and guesses at those that it will want.
 //! - Out: host slots that hold a whole, checked record.
-//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while none of them is under way, so
-//!   a demand waits for few bytes that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
+//! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few of their bytes are under way,
+//!   so a demand waits for little that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
 use std::collections::VecDeque;
@@ -19,6 +19,8 @@ use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::pace::Pace;
+use crate::expert::parts_ahead::PartsAhead;
+use crate::expert::staging::Part;
 use crate::expert::{ExpertError, HostPath, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::{ExpertPieces, Source};
@@ -60,6 +62,13 @@ pub(super) enum Wanted {
     Reading(HostSlot),
     /// All slots are in use; some become free as copies end.
     NoSlot,
+}
+
+/// Memory that keeps what the device gives up, and goes as a whole.
+struct KeptPart {
+    slots: Vec<HostSlot>,
+    /// Too few buffers for a record, or for records that may not be kept any more.
+    left_over: Vec<HostBuffer>,
 }
 
 /// Counters of what was read.
@@ -105,8 +114,10 @@ pub(super) struct Inflow {
     /// Slots that may keep what the device gives up, as far as there is memory for them.
     kept_allowed: u32,
     kept_capacity: u32,
-    /// Memory that came after the ring's: the region's id, and the slots that lie in it.
-    parts: Vec<(u64, Vec<HostSlot>)>,
+    /// Memory that came after the ring's.
+    parts: Vec<KeptPart>,
+    /// Makes it; nobody does where none is kept.
+    parts_ahead: Option<PartsAhead>,
     stats: InflowStats,
 }
 
@@ -137,6 +148,8 @@ impl Inflow {
         for place in &mut places[..ring as usize] {
             place.take_buffers(pieces, &mut buffers);
         }
+        let maker = transport.staging().maker(transport.gpu());
+        let parts_ahead = if kept_capacity > 0 { PartsAhead::start(maker) } else { None };
         Ok(Self {
             transport,
             source,
@@ -154,6 +167,7 @@ impl Inflow {
             kept_allowed: kept_capacity,
             kept_capacity,
             parts: Vec::new(),
+            parts_ahead,
             stats: InflowStats::default(),
         })
     }
@@ -184,16 +198,16 @@ impl Inflow {
         let mut at = self.parts.len();
         while at > 0 && self.tier.kept_max() > self.kept_allowed {
             at -= 1;
-            if self.parts[at].1.iter().all(|&slot| self.tier.is_idle(slot)) {
-                let (_, slots) = self.parts.remove(at);
-                self.give_up(&slots);
+            if self.parts[at].slots.iter().all(|&slot| self.tier.is_idle(slot)) {
+                let part = self.parts.remove(at);
+                self.give_up(part);
             }
         }
     }
 
-    fn give_up(&mut self, slots: &[HostSlot]) {
-        let mut buffers = Vec::with_capacity(slots.len() * self.pieces);
-        for &slot in slots {
+    fn give_up(&mut self, part: KeptPart) {
+        let mut buffers = part.left_over;
+        for slot in part.slots {
             self.tier.remove(slot);
             let place = &mut self.places[slot.0 as usize];
             buffers.extend(place.buffers.iter_mut().filter_map(Option::take));
@@ -202,25 +216,35 @@ impl Inflow {
         self.transport.shrink(buffers);
     }
 
-    /// Takes memory for some experts more, where that is allowed and can be had. Where it cannot, no more is asked for.
+    /// Takes memory for some experts more, where that is allowed and some is ready, and has more made. Where none can be had no more
+    /// is asked for.
     fn grow(&mut self) {
-        let wanted = self.kept_allowed.saturating_sub(self.tier.kept_max()) as usize;
-        if wanted == 0 {
-            return;
+        let wanted = |inflow: &Self| inflow.kept_allowed.saturating_sub(inflow.tier.kept_max()) as usize;
+        let Some(ahead) = &mut self.parts_ahead else { return };
+        match ahead.take() {
+            // What came too late to be allowed goes back at once.
+            Some(Ok(_)) if wanted(self) == 0 => {}
+            Some(Ok(part)) => self.adopt(part),
+            Some(Err(_)) => self.kept_allowed = self.tier.kept_max(),
+            None => {}
         }
-        let Ok((region_id, mut buffers)) = self.transport.grow(wanted * self.pieces) else {
-            self.kept_allowed = self.tier.kept_max();
-            return;
-        };
+        let buffers = wanted(self) * self.pieces;
+        if let Some(ahead) = &mut self.parts_ahead {
+            ahead.ask(buffers);
+        }
+    }
+
+    fn adopt(&mut self, part: Part) {
+        let mut buffers = self.transport.adopt(part);
         let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
-        while buffers.len() >= self.pieces {
-            let slot = self.tier.absent().expect("invariant: no more than the capacity is allowed");
+        while buffers.len() >= self.pieces
+            && let Some(slot) = self.tier.absent()
+        {
             self.tier.add(slot);
             self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
             slots.push(slot);
         }
-        assert!(buffers.is_empty(), "memory is taken for whole records");
-        self.parts.push((region_id, slots));
+        self.parts.push(KeptPart { slots, left_over: buffers });
     }
 
     /// The device gives `key` up. `Some` when its bytes are to be copied into a slot before they are overwritten; nothing where they

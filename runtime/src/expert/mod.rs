@@ -31,6 +31,8 @@ pub mod watch;
 
 pub mod staging;
 
+mod parts_ahead;
+
 pub mod transport;
 
 pub mod inflow;

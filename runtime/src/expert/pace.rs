@@ -2,7 +2,7 @@
 //!
 //! - Owns: the bytes under way, and their limits. In: reads as they begin and end. Out: whether another may begin.
 //! - Invariants: pure. One read is always admitted, however long it is. A guess begins only when no step waits for a read, so that
-//!   what a step waits for shares the drive with at most [`GUESS_BYTES`] that it did not ask for.
+//!   what a step waits for shares the drive with at most `GUESS_BYTES` that it did not ask for.
 
 /// Bytes of reads that steps wait for: on two virtual machines 8 to 16 MB kept the drive at its rate while what had come was looked
 /// at; with less it fell idle between, with more the records came later, not faster.
@@ -10,6 +10,9 @@ const DEMAND_BYTES: u64 = 12 << 20;
 
 /// Bytes of guesses: what a drive of a few GB/s reads while a device computes a layer.
 const GUESS_BYTES: u64 = 6 << 20;
+
+/// Bytes that a step waits for, beside which a guess begins: the last pieces of a record, with which alone a drive would be half idle.
+const TAIL_BYTES: u64 = 3 << 19;
 
 /// The bytes under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +27,7 @@ impl Pace {
         let under_way_bytes = self.demand_bytes + self.guess_bytes;
         match is_guess {
             _ if under_way_bytes == 0 => true,
-            true => self.demand_bytes == 0 && self.guess_bytes + len_bytes <= GUESS_BYTES,
+            true => self.demand_bytes <= TAIL_BYTES && self.guess_bytes + len_bytes <= GUESS_BYTES,
             false => under_way_bytes + len_bytes <= DEMAND_BYTES,
         }
     }
@@ -56,11 +59,15 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_waits_until_no_step_waits() {
+    fn a_guess_waits_until_little_is_waited_for() {
         let mut pace = Pace::default();
-        pace.begun(4096, false);
+        for _ in 0..3 {
+            pace.begun(1 << 20, false);
+        }
         assert!(!pace.admits(4096, true));
-        pace.ended(4096, false);
+        pace.ended(1 << 20, false);
+        assert!(!pace.admits(4096, true));
+        pace.ended(1 << 20, false);
         assert!(pace.admits(4096, true));
     }
 

@@ -36,14 +36,6 @@ pub enum HostPath {
 impl HostPath {
     /// All of them, the best first.
     pub const ALL: [Self; 3] = [Self::Import, Self::Mapped, Self::Copy];
-
-    /// How often the bytes of a buffer lie in host memory: a copy by the CPU goes into memory of its own.
-    pub fn copies(self) -> u64 {
-        match self {
-            Self::Import | Self::Mapped => 1,
-            Self::Copy => 2,
-        }
-    }
 }
 
 impl fmt::Display for HostPath {
@@ -68,7 +60,7 @@ impl FromStr for HostPath {
 }
 
 /// Memory that comes and goes as a whole.
-struct Part {
+pub(super) struct Part {
     region: HostRegion,
     source: Buffer,
     buffer_count: usize,
@@ -91,6 +83,28 @@ impl Part {
             }
         };
         Ok(Self { region, source, buffer_count })
+    }
+}
+
+/// What makes parts for one [`Staging`], on any thread.
+pub(super) struct PartMaker {
+    gpu: Gpu,
+    path: HostPath,
+    buffer_bytes: usize,
+}
+
+impl PartMaker {
+    /// A part of at most `count_max` buffers.
+    ///
+    /// # Errors
+    /// When memory or the driver refuses.
+    pub(super) fn make(&self, count_max: usize) -> Result<Part, ExpertError> {
+        Part::new(&self.gpu, self.path, self.buffer_bytes, count_max.min(self.part_len()))
+    }
+
+    /// Buffers of the largest part.
+    pub(super) fn part_len(&self) -> usize {
+        buffers_a_part(self.buffer_bytes)
     }
 }
 
@@ -140,13 +154,21 @@ impl Staging {
         gpu: &Gpu,
         count_max: usize,
     ) -> Result<(HostRegion, Vec<HostBuffer>), ExpertError> {
-        let count = buffers_a_part(self.buffer_bytes).min(count_max);
-        let part = Part::new(gpu, self.path, self.buffer_bytes, count)?;
+        Ok(self.adopt(self.maker(gpu).make(count_max)?))
+    }
+
+    /// Makes parts that [`Self::adopt`] takes.
+    pub(super) fn maker(&self, gpu: &Gpu) -> PartMaker {
+        PartMaker { gpu: gpu.clone(), path: self.path, buffer_bytes: self.buffer_bytes }
+    }
+
+    /// As [`Self::grow`], with a part that is made already.
+    pub(super) fn adopt(&mut self, part: Part) -> (HostRegion, Vec<HostBuffer>) {
         let region = part.region.clone();
-        let buffers = region.split(self.buffer_bytes, count);
+        let buffers = region.split(self.buffer_bytes, part.buffer_count);
         let at = self.parts.partition_point(|other| other.region.id() < region.id());
         self.parts.insert(at, part);
-        Ok((region, buffers))
+        (region, buffers)
     }
 
     /// Gives a part up, whose buffers these are, all of them. Its memory goes back to the system when the region that is
@@ -162,14 +184,6 @@ impl Staging {
             && buffers.iter().all(|buffer| buffer.region_id() == id);
         assert!(is_whole, "a part is given up with all of its buffers");
         self.parts.remove(at).region
-    }
-
-    /// How many buffers lie in the part of the region with this id.
-    ///
-    /// # Panics
-    /// When there is none.
-    pub fn part_len(&self, region_id: u64) -> usize {
-        self.parts[self.part_of(region_id)].buffer_count
     }
 
     fn part_of(&self, region_id: u64) -> usize {

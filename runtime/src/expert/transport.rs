@@ -22,6 +22,7 @@ use crate::disk::{
     ReadQueue, SourceFile,
 };
 use crate::expert::check::{Check, CheckStats, Checker, Verdict};
+use crate::expert::staging::Part;
 use crate::expert::watch::{Waits, Watch};
 use crate::expert::{ExpertError, HostPath, Staging};
 use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
@@ -280,15 +281,12 @@ impl Transport {
         self.staging.take_all(&self.gpu)
     }
 
-    /// Takes more host memory, for at most `buffers_max` buffers: what part it is, and the buffers.
-    ///
-    /// # Errors
-    /// When memory or the driver refuses.
-    pub(super) fn grow(&mut self, buffers_max: usize) -> Result<(u64, Vec<HostBuffer>), ExpertError> {
-        let (region, buffers) = self.staging.grow(&self.gpu, buffers_max)?;
+    /// Takes more host memory, which [`Staging::maker`] made: its buffers.
+    pub(super) fn adopt(&mut self, part: Part) -> Vec<HostBuffer> {
+        let (region, buffers) = self.staging.adopt(part);
         // What is not registered is read into all the same.
         let _ = self.queue.add_region(&region);
-        Ok((region.id(), buffers))
+        buffers
     }
 
     /// Gives a part of host memory back to the system, all of whose buffers these are.

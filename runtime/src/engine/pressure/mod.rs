@@ -69,15 +69,13 @@ impl Pressure {
         let machine = Stall::of_machine();
         let mut group = StoodStill::default();
         let mut of_groups = Vec::with_capacity(memory.groups.len());
-        for (room, stall) in self.groups.iter().filter_map(|group| {
-            let folder = group.folder();
-            let has_limit = memory.groups.iter().any(|room| room.folder == folder);
-            Some((folder, group.stall().filter(|_| has_limit)?))
-        }) {
-            let last = self.of_groups.iter().find(|(folder, _)| folder == room).map(|(_, stall)| stall);
-            let share = stood_still(last, &stall, since);
+        for limited in &memory.groups {
+            let is_it = |group: &&Group| group.folder() == limited.folder;
+            let Some(stall) = self.groups.iter().find(is_it).and_then(Group::stall) else { continue };
+            let last = self.of_groups.iter().find(|(folder, _)| *folder == limited.folder);
+            let share = stood_still(last.map(|(_, stall)| stall), &stall, since);
             group = StoodStill { some: group.some.max(share.some), full: group.full.max(share.full) };
-            of_groups.push((room.to_owned(), stall));
+            of_groups.push((limited.folder.clone(), stall));
         }
         let sight = Sight {
             at: now.saturating_duration_since(self.begun),
@@ -163,23 +161,5 @@ mod tests {
                 assert!((0.0..=1.0).contains(&share), "{sight:?}");
             }
         }
-    }
-
-    /// What a look costs: `cargo test -p flint-runtime --lib a_look_costs -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "measures"]
-    fn a_look_costs() {
-        const LOOKS: u32 = 2000;
-        let mut pressure = Pressure::new(LIMITS);
-        let began = Instant::now();
-        for _ in 0..LOOKS {
-            std::hint::black_box(pressure.look(Instant::now(), 0));
-        }
-        let per_look = began.elapsed() / LOOKS;
-        println!("{per_look:?} a look, {} groups", pressure.groups.len());
-        assert!(
-            per_look < LOOK_EVERY / 100,
-            "a look takes {per_look:?}, more than 1 % of the time between two"
-        );
     }
 }
