@@ -133,7 +133,7 @@ enum Log {
 /// Runs the command.
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let options = options(&args)?;
-    let model = model::find(&args.engine.model, args.engine.source)?;
+    let model = model::find(&args.engine.model, args.engine.run.source)?;
     let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
     let options = ServeOptions { alias, file_name, ..options };
