@@ -18,6 +18,7 @@ use flint_rt::text::chat::Marker;
 
 use super::backend::{Backend, is_device_lost};
 use super::board::SlotView;
+use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
@@ -60,6 +61,9 @@ enum Outcome {
     /// What was asked for cannot be.
     Refused(ApiError),
 }
+
+/// A token's log-probability, and the best alternatives with theirs, where they are told.
+type Logprobs = Option<(f64, Vec<(TokenId, f64)>)>;
 
 /// Everything that the thread owns.
 pub(crate) struct Worker<B: Backend> {
@@ -268,46 +272,20 @@ impl<B: Backend> Worker<B> {
 
     /// Chooses the next token, and gives its text.
     fn take_token(&mut self, running: &mut Running, greedy: Option<TokenId>) -> Outcome {
-        let generation = &mut running.job.generation;
+        let generation = &running.job.generation;
         if generation.tokens_max == 0 {
             return Outcome::Ended(End::Length);
         }
         let may_end = !generation.ignores_stops && running.numbers.reply_tokens >= generation.tokens_min;
-        let forbidden: &[TokenId] = if may_end { &[] } else { &self.stop_ids };
         let is_over_thought = running.reply.is_thinking()
             && generation.thought_max.is_some_and(|most| running.reply.reasoning_tokens() >= most);
-        // A thought has no form.
-        let mut constraint = generation.constraint.as_mut().filter(|_| !running.reply.is_thinking());
-        let mut logprobs = None;
-        let token = match (greedy, running.want) {
-            (Some(token), Want::Greedy) => token,
-            _ => {
-                self.backend.read_logits(&mut self.logits);
-                let plain = generation.top_logprobs.map(|count| (count, self.logits.clone()));
-                let sampled = match &mut constraint {
-                    None => running.sampler.sample_without(&mut self.logits, forbidden),
-                    Some(constraint) => match constraint.allowed() {
-                        Ok(allowed) => running.sampler.sample_among(&mut self.logits, allowed),
-                        Err(error) => return Outcome::Refused(error),
-                    },
-                };
-                let token = match sampled {
-                    Ok(token) => token,
-                    Err(error) => return Outcome::Failed(error.into()),
-                };
-                if let Some((count, plain)) = plain {
-                    logprobs = match token_logprobs(&plain, token, count) {
-                        Ok(found) => Some(found),
-                        Err(error) => return Outcome::Failed(error),
-                    };
-                }
-                token
-            }
+        let chosen = self.choose(running, greedy, may_end);
+        let (token, logprobs) = match chosen {
+            Ok((token, logprobs)) if !is_over_thought => (token, logprobs),
+            Ok((token, logprobs)) => (self.think_close.unwrap_or(token), logprobs),
+            Err(outcome) => return outcome,
         };
-        let token = match self.think_close {
-            Some(close) if is_over_thought => close,
-            _ => token,
-        };
+        let constraint = constraint_of(running);
         if (may_end || constraint.is_some()) && self.stop_ids.contains(&token) {
             return Outcome::Ended(End::Stop);
         }
@@ -339,6 +317,31 @@ impl<B: Backend> Worker<B> {
         }
         running.next = Some(token);
         Outcome::GoesOn
+    }
+
+    /// The next token, and what is told of it on request.
+    fn choose(
+        &mut self,
+        running: &mut Running,
+        greedy: Option<TokenId>,
+        may_end: bool,
+    ) -> Result<(TokenId, Logprobs), Outcome> {
+        if let (Some(token), Want::Greedy) = (greedy, running.want) {
+            return Ok((token, None));
+        }
+        self.backend.read_logits(&mut self.logits);
+        // As the model had them: penalties, bias and forms change the others.
+        let plain = running.job.generation.top_logprobs.map(|count| (count, self.logits.clone()));
+        let allowed =
+            constraint_of(running).map(Constraint::allowed).transpose().map_err(Outcome::Refused)?;
+        let forbidden: &[TokenId] = if may_end { &[] } else { &self.stop_ids };
+        let sampled = match allowed {
+            None => running.sampler.sample_without(&mut self.logits, forbidden),
+            Some(allowed) => running.sampler.sample_among(&mut self.logits, allowed),
+        };
+        let token = sampled.map_err(|error| Outcome::Failed(error.into()))?;
+        let logprobs = plain.map(|(count, plain)| token_logprobs(&plain, token, count)).transpose();
+        Ok((token, logprobs.map_err(Outcome::Failed)?))
     }
 
     fn finish(&mut self, mut running: Running, end: End) {
@@ -406,6 +409,11 @@ impl Running {
             elapsed: self.began.elapsed(),
         }
     }
+}
+
+/// The form that the next token has to keep to. A thought has none.
+fn constraint_of(running: &mut Running) -> Option<&mut Constraint> {
+    running.job.generation.constraint.as_mut().filter(|_| !running.reply.is_thinking())
 }
 
 /// What those are told whose replies end with the server.

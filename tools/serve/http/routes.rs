@@ -70,6 +70,8 @@ async fn pass(State(state): State<Shown>, request: Request<Body>, next: Next) ->
         false => Words::OpenAi,
     };
     let (mut response, page) = match state.door.check_page(request.headers()) {
+        // A browser that asks first is told what is allowed, and that its page is not by what is left out.
+        Err(_) if request.method() == Method::OPTIONS => (preflight(), Page::No),
         Err(error) => (words.error(&error), Page::No),
         Ok(page) => {
             let response = match enter(&state, &request) {
