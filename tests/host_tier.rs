@@ -44,9 +44,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 /// A tier all of whose slots have memory.
 fn full(ring: u32, kept: u32, guesses_max: u32) -> HostTier {
     let mut tier = HostTier::new(ring, kept, guesses_max);
-    while let Some(slot) = tier.absent() {
-        tier.add(slot);
-    }
+    while tier.add().is_some() {}
     tier
 }
 
@@ -128,9 +126,7 @@ impl Model {
                 tier.drop_guesses(|key| key.expert.0 < below);
             }
             Happens::Come => {
-                if let Some(slot) = tier.absent() {
-                    tier.add(slot);
-                }
+                tier.add();
             }
             Happens::Go(index) => {
                 let slot = HostSlot(self.ring + index);

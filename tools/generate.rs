@@ -61,5 +61,5 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     if args.stats {
         note(&Stats::new(&engine, &before, &reply).to_string());
     }
-    open::check_validation(&engine)
+    open::check_engine(&engine)
 }

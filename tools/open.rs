@@ -118,8 +118,13 @@ pub(crate) fn larger_context(engine: &Engine, session: &Session) -> String {
     }
 }
 
-/// What the validation layer said, if anything: a fault of this program.
-pub(crate) fn check_validation(engine: &Engine) -> Outcome {
+/// What went unseen while an engine worked: host memory that it could not have, which only costs time, and what the validation layer
+/// said, if anything: a fault of this program.
+pub(crate) fn check_engine(engine: &Engine) -> Outcome {
+    if let Some(why) = engine.host_memory_refused() {
+        let held = engine.host_tier().memory;
+        note(&format!("note: host memory keeps {held} experts, as there was no more of it: {why}"));
+    }
     check_validation_of(engine.gpu())
 }
 

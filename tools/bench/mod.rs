@@ -254,7 +254,7 @@ fn run_model(
         let planner = planner.as_mut().expect("invariant: made above");
         let ran =
             run_cases(args, &mut engine, &setting, cases, &tokens, recording.as_mut(), planner, outputs);
-        let checked = open::check_validation(&engine);
+        let checked = open::check_engine(&engine);
         if matches!(ran, Err(Failure::Interrupted)) {
             ended = ran;
             break;
@@ -276,7 +276,7 @@ fn run_model(
             Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
         let ids = tokens.part(0, u64::from(report::PASS_TOKENS.min(context)));
         pictures.recorded = report::record(&mut engine, &ids, &model.shown())?;
-        open::check_validation(&engine)?;
+        open::check_engine(&engine)?;
     }
     if let (Some(path), Some(recording)) = (&args.record_routes, recording)
         && (ended.is_ok() || !recording.picks.is_empty())

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
             },
         }
     }
-    open::check_validation(&chat.engine)?;
+    open::check_engine(&chat.engine)?;
     // A person has seen it; a script asks for the code.
     match has_failed && !lines.is_interactive() {
         true => Err(Failure::new(Exit::Failed, "a message had no reply")),

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
         let report = prompt_report(args, &mut engine, ids)?;
         print(args, &report, |stdout| show(stdout, &engine, &report))?;
     }
-    open::check_validation(&engine)
+    open::check_engine(&engine)
 }
 
 /// Feeds `ids` into an empty session, and gives the session with what came out.

@@ -79,7 +79,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if matches!(self.owner, Owner::Mapped) {
             // SAFETY:
-            // - `base` and `len_bytes` are exactly what `mmap` gave to `HostRegion::new`, and nobody else unmaps it.
+            // - `base` and `len_bytes` are what `HostRegion::new` left of its mapping, whole pages, and nobody else unmaps them.
             // - No reference into it is left: every `HostBuffer` holds an `Arc` of `self`, and this is the last one.
             let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes) };
             assert!(rc == 0, "munmap of our own mapping: {}", io::Error::last_os_error());
@@ -200,6 +200,14 @@ impl HostRegion {
         match buffers_a_huge_page(buffer_bytes) {
             Some(a_page) => count.div_ceil(a_page).saturating_mul(HUGE_PAGE_BYTES),
             None => count.saturating_mul(buffer_bytes),
+        }
+    }
+
+    /// How many buffers [`Self::bytes_for`] fits into so many bytes.
+    pub fn buffers_in(buffer_bytes: usize, len_bytes: usize) -> usize {
+        match buffers_a_huge_page(buffer_bytes) {
+            Some(a_page) => len_bytes / HUGE_PAGE_BYTES * a_page,
+            None => len_bytes / buffer_bytes,
         }
     }
 

@@ -16,8 +16,8 @@ use crate::engine::pressure::decide::Limits;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, HostPath, InflowStats, StreamStats, Streamer, Transport,
-    TransportOptions, TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
+    TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
@@ -90,6 +90,8 @@ pub struct Engine {
     files: Vec<Arc<SourceFile>>,
     is_drive_modelled: bool,
     chat_template: Option<String>,
+    /// Experts that the caller allows in host memory.
+    keep_limit: u32,
     /// Watches host memory, where some of it keeps experts.
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
@@ -178,7 +180,7 @@ impl Engine {
 
         let files = open_files(options, &source)?;
         let mut transport = open_transport(options, &config, source.kind(), &gpu, &files)?;
-        if transport.report().host_path == HostPath::Copy && plan.host.slots > 0 {
+        if !transport.can_keep() && plan.host.slots > 0 {
             plan.warnings.push(
                 "no experts are kept in host memory: this device cannot write where the drive's reads land"
                     .to_owned(),
@@ -238,6 +240,7 @@ impl Engine {
             paths,
             files,
             chat_template,
+            keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
             is_drive_modelled: options.drive_model.is_some(),
@@ -247,7 +250,19 @@ impl Engine {
     /// Keeps at most `experts` in host memory from now on, and gives the memory of the others back; not more than was planned for.
     /// What others need of the machine's memory goes before.
     pub fn keep_at_most(&mut self, experts: u32) {
-        self.model.streamer.allow_kept(experts);
+        self.keep_limit = experts;
+        let allowed = self.kept_allowed();
+        self.model.streamer.allow_kept(allowed);
+    }
+
+    /// The lesser of what the caller allows and what the machine has to spare.
+    fn kept_allowed(&self) -> u32 {
+        self.pressure.as_ref().map_or(0, Pressure::kept_max).min(self.keep_limit)
+    }
+
+    /// Why host memory did not grow as far as the plan says, if it was refused.
+    pub fn host_memory_refused(&self) -> Option<String> {
+        self.model.streamer.memory_refused().map(ToString::to_string)
     }
 
     /// What host memory holds beside the device's slots.
@@ -260,10 +275,12 @@ impl Engine {
     /// makes no steps for a while calls it about once a second, which costs some 0.1 ms.
     pub fn look_after_memory(&mut self) {
         let Some(pressure) = &mut self.pressure else { return };
-        let [_, memory, allowed] = self.model.streamer.kept();
-        let changed = pressure.kept_max_now(Instant::now(), memory);
-        if changed.is_some() || memory > allowed {
-            self.model.streamer.allow_kept(changed.unwrap_or(allowed));
+        let streamer = &mut self.model.streamer;
+        let [_, memory, allowed] = streamer.kept();
+        let has_changed = pressure.kept_max_now(Instant::now(), memory).is_some();
+        if has_changed || memory > allowed || (memory == allowed && streamer.has_memory_ahead()) {
+            let allowed = if has_changed { self.kept_allowed() } else { allowed };
+            self.model.streamer.allow_kept(allowed);
         }
     }
 

@@ -75,6 +75,8 @@ pub struct HostTier {
     slots: Vec<State>,
     slot_of: HashMap<ExpertKey, HostSlot>,
     free: Vec<HostSlot>,
+    /// Slots without memory; the last one gets it first.
+    absent: Vec<HostSlot>,
     spare: Recency,
     guesses: Recency,
     kept: Recency,
@@ -102,7 +104,12 @@ impl HostTier {
         Self {
             slots,
             slot_of: HashMap::with_capacity(2 * capacity as usize),
-            free: (0..ring).rev().map(HostSlot).collect(),
+            free: {
+                let mut free = Vec::with_capacity(capacity as usize);
+                free.extend((0..ring).rev().map(HostSlot));
+                free
+            },
+            absent: (ring..capacity).rev().map(HostSlot).collect(),
             spare: recency(),
             guesses: recency(),
             kept: recency(),
@@ -114,23 +121,14 @@ impl HostTier {
         }
     }
 
-    /// A slot without memory, the lowest; `None` when all have theirs.
-    pub fn absent(&self) -> Option<HostSlot> {
-        let index = self.slots.iter().position(|state| *state == State::Absent)?;
-        Some(HostSlot(u32::try_from(index).expect("invariant: slots are counted in u32")))
-    }
-
-    /// There is memory for `slot` now.
-    ///
-    /// # Panics
-    /// When there was.
-    pub fn add(&mut self, slot: HostSlot) {
-        let state = &mut self.slots[slot.0 as usize];
-        assert_eq!(*state, State::Absent, "{slot:?} is there already");
-        *state = State::Free;
+    /// There is memory for one slot more: which; `None` when all have theirs.
+    pub fn add(&mut self) -> Option<HostSlot> {
+        let slot = self.absent.pop()?;
+        self.slots[slot.0 as usize] = State::Free;
         self.free.push(slot);
         self.kept_max += 1;
         self.present += 1;
+        Some(slot)
     }
 
     /// Whether nothing is under way for `slot`, so that its memory may go.
@@ -149,6 +147,7 @@ impl HostTier {
             self.free.iter().rposition(|&other| other == slot).expect("invariant: a cleared slot is free");
         self.free.remove(at);
         self.slots[slot.0 as usize] = State::Absent;
+        self.absent.push(slot);
         self.kept_max = self.kept_max.checked_sub(1).expect("what was added is removed, and no more");
         self.present -= 1;
         if self.kept_count > self.kept_max {

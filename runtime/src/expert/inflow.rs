@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::base::events::Lane;
-use crate::base::ids::ExpertKey;
+use crate::base::ids::{ExpertKey, Span};
 use crate::base::region::HostBuffer;
 use crate::disk::{Completion, DiskError, Read};
 use crate::expert::check::{Check, Verdict};
@@ -21,7 +21,7 @@ use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::pace::Pace;
 use crate::expert::parts_ahead::PartsAhead;
 use crate::expert::staging::Part;
-use crate::expert::{ExpertError, HostPath, Transport};
+use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::{ExpertPieces, Source};
 
@@ -118,6 +118,7 @@ pub(super) struct Inflow {
     parts: Vec<KeptPart>,
     /// Makes it; nobody does where none is kept.
     parts_ahead: Option<PartsAhead>,
+    refused: Option<ExpertError>,
     stats: InflowStats,
 }
 
@@ -139,17 +140,16 @@ impl Inflow {
         let pieces = source.expert_keys().next().map_or(1, |key| source.expert_pieces(key).len());
         let mut buffers = transport.take_buffers()?;
         let ring = u32::try_from(buffers.len() / pieces).expect("invariant: buffers are counted in u32");
-        // The device cannot write where only a copy by the processor leads.
-        let can_keep = transport.report().host_path != HostPath::Copy;
-        let kept_capacity = if can_keep { kept_capacity } else { 0 };
+        let kept_capacity = if transport.can_keep() { kept_capacity } else { 0 };
+        let maker = transport.staging().maker(transport.gpu());
+        let parts_ahead = if kept_capacity > 0 { PartsAhead::start(maker) } else { None };
+        let kept_capacity = if parts_ahead.is_some() { kept_capacity } else { 0 };
         let capacity = (ring + kept_capacity) as usize;
         let mut places: Vec<Place> = Vec::new();
         places.resize_with(capacity, Place::default);
         for place in &mut places[..ring as usize] {
             place.take_buffers(pieces, &mut buffers);
         }
-        let maker = transport.staging().maker(transport.gpu());
-        let parts_ahead = if kept_capacity > 0 { PartsAhead::start(maker) } else { None };
         Ok(Self {
             transport,
             source,
@@ -168,6 +168,7 @@ impl Inflow {
             kept_capacity,
             parts: Vec::new(),
             parts_ahead,
+            refused: None,
             stats: InflowStats::default(),
         })
     }
@@ -195,6 +196,10 @@ impl Inflow {
             // The device is lost; the next step says so.
             return;
         }
+        while self.wanted() == 0
+            && let Some(ahead) = &mut self.parts_ahead
+            && ahead.take().is_some()
+        {}
         let mut at = self.parts.len();
         while at > 0 && self.tier.kept_max() > self.kept_allowed {
             at -= 1;
@@ -216,19 +221,37 @@ impl Inflow {
         self.transport.shrink(buffers);
     }
 
+    /// Experts that may be kept and have no memory yet.
+    fn wanted(&self) -> usize {
+        self.kept_allowed.saturating_sub(self.tier.kept_max()) as usize
+    }
+
+    /// Memory that was made ahead, or is being made, and that nothing is kept in yet.
+    pub(super) fn has_memory_ahead(&self) -> bool {
+        self.parts_ahead.as_ref().is_some_and(PartsAhead::has_asked)
+    }
+
+    /// Why no more memory was to be had, if it was refused.
+    pub(super) fn refused(&self) -> Option<&ExpertError> {
+        self.refused.as_ref()
+    }
+
     /// Takes memory for some experts more, where that is allowed and some is ready, and has more made. Where none can be had no more
     /// is asked for.
     fn grow(&mut self) {
-        let wanted = |inflow: &Self| inflow.kept_allowed.saturating_sub(inflow.tier.kept_max()) as usize;
+        let wanted = self.wanted();
         let Some(ahead) = &mut self.parts_ahead else { return };
         match ahead.take() {
             // What came too late to be allowed goes back at once.
-            Some(Ok(_)) if wanted(self) == 0 => {}
+            Some(Ok(part)) if part.buffer_count() > wanted * self.pieces => {}
             Some(Ok(part)) => self.adopt(part),
-            Some(Err(_)) => self.kept_allowed = self.tier.kept_max(),
+            Some(Err(error)) => {
+                self.kept_allowed = self.tier.kept_max();
+                self.refused = Some(error);
+            }
             None => {}
         }
-        let buffers = wanted(self) * self.pieces;
+        let buffers = self.wanted() * self.pieces;
         if let Some(ahead) = &mut self.parts_ahead {
             ahead.ask(buffers);
         }
@@ -238,9 +261,8 @@ impl Inflow {
         let mut buffers = self.transport.adopt(part);
         let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
         while buffers.len() >= self.pieces
-            && let Some(slot) = self.tier.absent()
+            && let Some(slot) = self.tier.add()
         {
-            self.tier.add(slot);
             self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
             slots.push(slot);
         }
@@ -582,10 +604,15 @@ impl Inflow {
                     // The drive, or the way from it, may have been wrong this once.
                     checker.note_second_read();
                     (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
-                    self.demand.push_back(slot);
+                    match self.tier.is_unwanted_guess(slot) {
+                        true => self.guesses.push_back(slot),
+                        false => self.demand.push_back(slot),
+                    }
                     continue;
                 }
-                place.failure = Some(checker.damaged(&Check::Record(key), pieces[0].span));
+                let len_bytes = pieces.iter().map(|piece| piece.span.len_bytes).sum();
+                let span = Span { len_bytes, ..pieces[0].span };
+                place.failure = Some(checker.damaged(&Check::Record(key), span));
             }
             match place.failure.take() {
                 None => self.tier.landed(slot),

@@ -1,8 +1,8 @@
 //! How much is asked of the drive at once.
 //!
 //! - Owns: the bytes under way, and their limits. In: reads as they begin and end. Out: whether another may begin.
-//! - Invariants: pure. One read is always admitted, however long it is. A guess begins only when no step waits for a read, so that
-//!   what a step waits for shares the drive with at most `GUESS_BYTES` that it did not ask for.
+//! - Invariants: pure. One read is always admitted, however long it is. A guess begins only when little is left of what a step
+//!   waits for, so that this shares the drive with few bytes that nobody asked for.
 
 /// Bytes of reads that steps wait for: on two virtual machines 8 to 16 MB kept the drive at its rate while what had come was looked
 /// at; with less it fell idle between, with more the records came later, not faster.

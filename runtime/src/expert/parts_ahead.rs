@@ -54,6 +54,11 @@ impl PartsAhead {
         Some(part)
     }
 
+    /// Whether a part was asked for and not taken.
+    pub(super) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Has parts made until so many buffers are under way, or as many parts as are made ahead.
     pub(super) fn ask(&mut self, buffers: usize) {
         while self.asked.len() < AHEAD {

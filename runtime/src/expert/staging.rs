@@ -86,6 +86,13 @@ impl Part {
     }
 }
 
+impl Part {
+    /// Its buffers.
+    pub(super) fn buffer_count(&self) -> usize {
+        self.buffer_count
+    }
+}
+
 /// What makes parts for one [`Staging`], on any thread.
 pub(super) struct PartMaker {
     gpu: Gpu,
@@ -113,7 +120,7 @@ const BUFFERS_TOGETHER: usize = 3;
 
 /// Buffers of a part.
 fn buffers_a_part(buffer_bytes: usize) -> usize {
-    let fitting = STAGING_PART_BYTES / HostRegion::bytes_a_buffer(buffer_bytes);
+    let fitting = HostRegion::buffers_in(buffer_bytes, STAGING_PART_BYTES);
     (fitting - fitting % BUFFERS_TOGETHER).max(BUFFERS_TOGETHER)
 }
 
@@ -225,6 +232,9 @@ impl Staging {
             gpu.wait(ticket)?;
             self.free.push(buffer);
         }
+        // The first lie last, from where they are taken: a record's pieces lie side by side, in one huge page.
+        self.free
+            .sort_unstable_by_key(|buffer| std::cmp::Reverse((buffer.region_id(), buffer.offset_bytes())));
         Ok(std::mem::take(&mut self.free))
     }
 

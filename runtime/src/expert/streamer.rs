@@ -349,6 +349,10 @@ impl Streamer {
     /// Keeps commands until the device has run them.
     fn retire(&mut self, ticket: Ticket, commands: Commands) -> Result<(), ExpertError> {
         self.retired.push_back((ticket, commands));
+        self.drop_retired()
+    }
+
+    fn drop_retired(&mut self) -> Result<(), ExpertError> {
         let gpu = self.inflow.transport().gpu();
         while let Some((oldest, _)) = self.retired.front() {
             if !gpu.is_done(*oldest)? {
@@ -361,7 +365,19 @@ impl Streamer {
 
     /// From now on at most `slots` experts are kept in host memory.
     pub fn allow_kept(&mut self, slots: u32) {
+        // Commands hold the memory that they copied from. A device that is lost says so in the next step.
+        let _ = self.drop_retired();
         self.inflow.allow_kept(slots);
+    }
+
+    /// Why host memory did not grow as far as it may, if it was refused.
+    pub fn memory_refused(&self) -> Option<&ExpertError> {
+        self.inflow.refused()
+    }
+
+    /// Whether memory was made ahead that nothing is kept in yet.
+    pub fn has_memory_ahead(&self) -> bool {
+        self.inflow.has_memory_ahead()
     }
 
     /// Experts that host memory keeps, that it has memory for, and that it may have.
@@ -370,6 +386,7 @@ impl Streamer {
     }
 
     fn bring(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
+        self.inflow.take_back(false)?;
         let mut next = loads.iter().peekable();
         let mut awaited: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
         let mut batch: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());

@@ -107,6 +107,7 @@ pub struct Transport {
     landed: Vec<Landed>,
     landed_bytes: u64,
     checker: Checker,
+    can_keep: bool,
     /// Submitted copies, kept until the device has run them.
     retired: VecDeque<(Ticket, Commands)>,
     watch: Watch,
@@ -202,10 +203,12 @@ impl Transport {
             landed: Vec::new(),
             landed_bytes: 0,
             checker: Checker::default(),
+            can_keep: false,
             retired: VecDeque::new(),
             watch: Watch::new(),
         };
         transport.probe(&files[0])?;
+        transport.can_keep = path != HostPath::Copy && transport.probe_back()?;
         Ok(transport)
     }
 
@@ -225,6 +228,34 @@ impl Transport {
             return Ok(());
         }
         Err(ExpertError::ProbeMismatch { path: file.path().to_owned(), host_path: self.staging.path() })
+    }
+
+    /// Whether what the device writes where reads land comes back as it was.
+    fn probe_back(&mut self) -> Result<bool, ExpertError> {
+        const LEN: usize = 4096;
+        const LEN_BYTES: u64 = 4096;
+        let Some(mut buffer) = self.staging.take(&self.gpu)? else { return Ok(false) };
+        buffer.as_mut_slice()[..LEN].fill(0);
+        let wanted: Vec<u8> = (0..251).cycle().take(LEN).collect();
+        let from = self.gpu.buffer("probe", LEN_BYTES, Placement::Upload)?;
+        from.write(0, &wanted);
+        let back = self.gpu.buffer("probe", LEN_BYTES, Placement::Readback)?;
+        let mut recorder = self.gpu.recorder()?;
+        let (there, offset_bytes) = self.staging.land(&buffer, &(0..LEN));
+        recorder.copy(&from, 0, there, offset_bytes, LEN_BYTES);
+        recorder.barrier();
+        recorder.copy(there, offset_bytes, &back, 0, LEN_BYTES);
+        let commands = recorder.finish()?;
+        self.gpu.wait(self.gpu.submit(&[&commands])?)?;
+        let mut got = vec![0_u8; wanted.len()];
+        back.read(0, &mut got);
+        self.staging.give_back(buffer);
+        Ok(got == wanted)
+    }
+
+    /// Whether the device can write where reads land, so that what it gives up can be kept there.
+    pub fn can_keep(&self) -> bool {
+        self.can_keep
     }
 
     /// What was chosen.
