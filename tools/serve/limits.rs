@@ -51,5 +51,9 @@ pub(crate) const EVENTS_MAX: usize = 65_536;
 /// would take longer than the work.
 pub(crate) const BLOCKING_BYTES: usize = 64 << 10;
 
+/// MiB of long bodies that are worked on at a time; others wait for their turn. A text takes up to 27 times its bytes while it is
+/// tokenized.
+pub(crate) const BODY_WORK_MIB: usize = 64;
+
 /// Instructions that a chat template may run: a conversation of 4,096 messages takes some hundred each.
 pub(crate) const TEMPLATE_FUEL: u64 = 20_000_000;

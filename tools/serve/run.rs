@@ -15,6 +15,7 @@ use crate::engine::worker::{Worker, stopping};
 use crate::http::door::{Door, Origins};
 use crate::http::state::{Shown, State, now_s};
 use crate::http::{listener, routes};
+use crate::limits::BODY_WORK_MIB;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::model::{Model, Reasoning};
 use crate::wire::params::Defaults;
@@ -119,6 +120,7 @@ pub fn run<B: Backend, E: Send + 'static>(
         door: door.map_err(ServeError::Option)?,
         model: OnceLock::new(),
         body_bytes_max: options.body_bytes_max,
+        body_work: Arc::new(tokio::sync::Semaphore::new(BODY_WORK_MIB)),
         ping: options.ping,
         started_s: now_s(),
         file_name: options.file_name.clone(),

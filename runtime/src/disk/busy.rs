@@ -75,14 +75,15 @@ pub(super) struct SeenBusyTime {
 }
 
 impl SeenBusyTime {
-    /// A read that began at `begin` is seen to have ended.
-    pub(super) fn end(&mut self, begin: Duration, now: Duration, is_waited: bool) {
+    /// A read that began at `begin` is seen to have ended; the first of those still under way began at `open`.
+    pub(super) fn end(&mut self, begin: Duration, now: Duration, is_waited: bool, open: Option<Duration>) {
         if is_waited {
             self.waited += now.saturating_sub(begin);
             self.waited_count += 1;
         }
         let end = if is_waited { now } else { now.min(self.likely_end(begin)) };
-        self.known.add(begin, end);
+        // What is still under way was so all the time that this one was.
+        self.known.add(open.map_or(begin, |open| open.min(begin)), end);
     }
 
     fn likely_end(&self, begin: Duration) -> Duration {
@@ -133,15 +134,24 @@ mod tests {
         let us = Duration::from_micros;
         let mut busy = SeenBusyTime::default();
         assert_eq!(busy.ns(us(5), Some((us(2), us(3)))), 3_000, "nothing is known of it yet");
-        busy.end(us(10), us(14), true);
-        busy.end(us(20), us(26), true);
+        busy.end(us(10), us(14), true, None);
+        busy.end(us(20), us(26), true, None);
         assert_eq!(busy.ns(us(30), None), 10_000);
         // Five on average.
-        busy.end(us(40), us(90), false);
-        busy.end(us(100), us(102), false);
+        busy.end(us(40), us(90), false, None);
+        busy.end(us(100), us(102), false, None);
         assert_eq!(busy.ns(us(110), None), 17_000);
         assert_eq!(busy.ns(us(130), Some((us(120), us(121)))), 23_000);
         assert_eq!(busy.ns(us(122), Some((us(120), us(121)))), 19_000);
+    }
+
+    #[test]
+    fn a_read_that_ends_before_an_older_one_hides_nothing_of_it() {
+        let us = Duration::from_micros;
+        let mut busy = SeenBusyTime::default();
+        busy.end(us(5), us(6), true, Some(us(0)));
+        busy.end(us(0), us(10), true, None);
+        assert_eq!(busy.ns(us(20), None), 10_000);
     }
 
     #[test]

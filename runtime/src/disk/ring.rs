@@ -219,7 +219,8 @@ impl RingQueue {
             };
             let read = self.slots[slot].take().expect("invariant: the read is in its slot");
             self.free_slots.push(slot);
-            self.busy.end(read.begun - self.opened, self.opened.elapsed(), is_waited);
+            let open = self.slots.iter().flatten().map(|read| read.begun - self.opened).min();
+            self.busy.end(read.begun - self.opened, self.opened.elapsed(), is_waited, open);
             let file = Arc::clone(&self.files[read.file]);
             done.push(read.end(result, file.as_ref()));
         }

@@ -370,15 +370,19 @@ impl Inflow {
                 }
                 Wanted::Reading(slot)
             }
-            None => match self.claim(key, Claim::Demand) {
-                None => Wanted::NoSlot,
-                Some(slot) => {
-                    self.stats.demand_reads += 1;
-                    self.prepare(slot, key, true);
-                    self.demand.push_back(slot);
-                    Wanted::Reading(slot)
+            None => {
+                let mut slot = self.claim(key, Claim::Demand);
+                if slot.is_none() {
+                    // What a step waits for goes before guesses that have not begun.
+                    self.drop_guesses(|_| true);
+                    slot = self.tier.claim(key, Claim::Demand);
                 }
-            },
+                let Some(slot) = slot else { return Wanted::NoSlot };
+                self.stats.demand_reads += 1;
+                self.prepare(slot, key, true);
+                self.demand.push_back(slot);
+                Wanted::Reading(slot)
+            }
         }
     }
 

@@ -147,6 +147,7 @@ impl ChatForm {
             true => Cow::Borrowed(asked.messages),
             false => with_tools(asked.messages, asked.tools),
         };
+        let told = if template.knows_calls() { told } else { with_calls_in_words(told) };
         let rendered = match template.render(&context(guard, asked, &told)) {
             Ok(rendered) => rendered,
             // Some take a system message at the beginning only, or know no developer.
@@ -235,6 +236,11 @@ fn apart(message: &ChatMessage) -> (Option<String>, &str) {
 
 /// The message without calls, which Flint's form has no place for: a call is written into the content.
 fn plain_message(message: &ChatMessage) -> Message {
+    let content = content_with_calls(message);
+    Message { role: message.role, content: Some(content), reasoning_content: message.reasoning.clone() }
+}
+
+fn content_with_calls(message: &ChatMessage) -> String {
     let mut content = message.content.clone();
     for call in &message.calls {
         if !content.is_empty() {
@@ -242,7 +248,18 @@ fn plain_message(message: &ChatMessage) -> Message {
         }
         content.push_str(&call_text(call));
     }
-    Message { role: message.role, content: Some(content), reasoning_content: message.reasoning.clone() }
+    content
+}
+
+/// The conversation for a template that has no place for calls.
+fn with_calls_in_words(mut messages: Cow<'_, [ChatMessage]>) -> Cow<'_, [ChatMessage]> {
+    if messages.iter().any(|message| !message.calls.is_empty()) {
+        for message in messages.to_mut() {
+            message.content = content_with_calls(message);
+            message.calls.clear();
+        }
+    }
+    messages
 }
 
 /// A call in the plain form: a JSON object with `name` and `arguments` between two tags, as several model families write it.
@@ -468,5 +485,9 @@ mod tests {
         let source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments.b }}{% endfor %}{% endfor %}";
         let form = ChatForm::new(&nano_tokenizer(), Some(source), &FormChoice::File).unwrap();
         assert_eq!(form.render(&asked(&messages)).unwrap().text, "1");
+        // A template that has no place for them has them in the content.
+        let form = ChatForm::new(&nano_tokenizer(), Some(&flint()), &FormChoice::File).unwrap();
+        let text = form.render(&asked(&messages)).unwrap().text;
+        assert!(text.contains("{\"name\": \"f\", \"arguments\": {\"b\": 1}}"), "{text}");
     }
 }

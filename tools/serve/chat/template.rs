@@ -60,6 +60,11 @@ impl Template {
         self.source.contains("tools")
     }
 
+    /// Whether it has a place for the calls of a reply.
+    pub(crate) fn knows_calls(&self) -> bool {
+        self.source.contains("tool_calls")
+    }
+
     /// Whether it knows a switch for thoughts.
     pub(crate) fn has_thinking_switch(&self) -> bool {
         self.source.contains("enable_thinking")

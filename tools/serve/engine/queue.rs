@@ -21,10 +21,18 @@ const IDLE_LOOK: Duration = Duration::from_secs(1);
 struct State {
     jobs: VecDeque<Job>,
     next_number: u64,
+    /// Slots that take a job as soon as the engine's thread comes round: such a job does not wait.
+    free_slots: usize,
     /// Why nothing enters; it does if `None`.
     closed: Option<ApiError>,
     /// Whether the engine's thread is to end when it has nothing left to do.
     is_ending: bool,
+}
+
+impl State {
+    fn is_full(&self, limit: usize) -> bool {
+        self.jobs.len() >= limit.saturating_add(self.free_slots)
+    }
 }
 
 /// The queue.
@@ -66,7 +74,13 @@ pub(crate) enum Next {
 impl Queue {
     /// An empty queue of up to `limit` jobs, which is closed as `why` says until [`Self::open`].
     pub(crate) fn new(limit: usize, why: ApiError) -> Self {
-        let state = State { jobs: VecDeque::new(), next_number: 0, closed: Some(why), is_ending: false };
+        let state = State {
+            jobs: VecDeque::new(),
+            next_number: 0,
+            free_slots: 0,
+            closed: Some(why),
+            is_ending: false,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
@@ -107,7 +121,7 @@ impl Queue {
 
     /// Whether no more would be let in now.
     pub(crate) fn is_full(&self) -> bool {
-        self.len() >= self.limit
+        self.state().is_full(self.limit)
     }
 
     /// Why nothing enters, if nothing does.
@@ -124,7 +138,7 @@ impl Queue {
         if let Some(why) = &state.closed {
             return Err(why.clone());
         }
-        if state.jobs.len() >= self.limit {
+        if state.is_full(self.limit) {
             return Err(ApiError::later(
                 Kind::Busy,
                 format!(
@@ -151,11 +165,13 @@ impl Queue {
         Ok(Ticket { events, _guard: Guard { queue: self.clone(), number, cancel } })
     }
 
-    /// The next job; where there is none, waits for one for a while if `waits`.
-    pub(crate) fn next(&self, waits: bool) -> Next {
+    /// The next job for one of `free_slots`; where there is none, waits for one for a while if `waits`.
+    pub(crate) fn next(&self, free_slots: usize, waits: bool) -> Next {
         let mut state = self.state();
+        state.free_slots = free_slots;
         loop {
             if let Some(job) = state.jobs.pop_front() {
+                state.free_slots = state.free_slots.saturating_sub(1);
                 return Next::Job(job);
             }
             if state.is_ending {
@@ -221,16 +237,28 @@ mod tests {
         drop(first);
         assert_eq!(queue.len(), 1);
         let _third = queue.submit(generation()).unwrap();
-        assert!(matches!(queue.next(false), Next::Job(job) if job.number == 1));
-        assert!(matches!(queue.next(false), Next::Job(job) if job.number == 2));
-        assert!(matches!(queue.next(false), Next::Nothing));
+        assert!(matches!(queue.next(1, false), Next::Job(job) if job.number == 1));
+        assert!(matches!(queue.next(1, false), Next::Job(job) if job.number == 2));
+        assert!(matches!(queue.next(1, false), Next::Nothing));
+    }
+
+    #[test]
+    fn who_finds_a_free_slot_does_not_wait() {
+        let queue = queue(0);
+        assert!(queue.submit(generation()).is_err(), "nobody has come round yet");
+        assert!(matches!(queue.next(2, false), Next::Nothing));
+        let _tickets = [queue.submit(generation()).unwrap(), queue.submit(generation()).unwrap()];
+        assert!(queue.submit(generation()).is_err() && queue.is_full());
+        assert!(matches!(queue.next(2, false), Next::Job(_)));
+        assert!(matches!(queue.next(1, false), Next::Job(_)));
+        assert!(queue.submit(generation()).is_err(), "both slots are at work");
     }
 
     #[test]
     fn a_taken_job_hears_that_its_client_went_away() {
         let queue = queue(1);
         let ticket = queue.submit(generation()).unwrap();
-        let Next::Job(job) = queue.next(false) else { panic!("there is a job") };
+        let Next::Job(job) = queue.next(1, false) else { panic!("there is a job") };
         assert!(!job.is_cancelled());
         drop(ticket);
         assert!(job.is_cancelled());
@@ -245,7 +273,7 @@ mod tests {
         queue.end(&ApiError::new(Kind::Unavailable, "stopping"));
         assert!(matches!(waiting.events.try_recv(), Ok(Event::Failed(why)) if why.message == "stopping"));
         assert_eq!(queue.submit(generation()).err().unwrap().message, "stopping");
-        assert!(matches!(queue.next(true), Next::End));
+        assert!(matches!(queue.next(1, true), Next::End));
         // Not opened again by a model that was loaded meanwhile.
         queue.open();
         assert!(queue.closed().is_some());

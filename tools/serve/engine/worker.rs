@@ -116,8 +116,9 @@ impl<B: Backend> Worker<B> {
     pub(crate) fn run(mut self) -> Result<(), String> {
         loop {
             while self.slots.iter().any(|slot| slot.running.is_none()) {
-                let is_idle = self.slots.iter().all(|slot| slot.running.is_none());
-                match self.shared.queue.next(is_idle) {
+                let free = self.slots.iter().filter(|slot| slot.running.is_none()).count();
+                let is_idle = free == self.slots.len();
+                match self.shared.queue.next(free, is_idle) {
                     Next::Job(job) => self.begin(job),
                     Next::Nothing => {
                         if is_idle {

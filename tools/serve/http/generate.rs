@@ -12,7 +12,7 @@ use super::jobs::Jobs;
 use super::reply;
 use super::state::{Shown, now_s};
 use crate::engine::job::Event;
-use crate::limits::BLOCKING_BYTES;
+use crate::limits::{BLOCKING_BYTES, BODY_WORK_MIB};
 use crate::random;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::fields;
@@ -100,8 +100,16 @@ pub(crate) async fn with_body<T: Send + 'static>(
         let state = state.clone();
         tokio::task::spawn_blocking(move || work(state.model()?, fields)).await
     } else {
+        let mib = bytes.len().div_ceil(1 << 20).clamp(1, BODY_WORK_MIB);
+        let mib = u32::try_from(mib).expect("invariant: clamped");
+        let turn = state.body_work.clone().acquire_many_owned(mib).await;
         let state = state.clone();
-        tokio::task::spawn_blocking(move || work(state.model()?, fields::parse(&bytes)?)).await
+        tokio::task::spawn_blocking(move || {
+            // Kept until the work is done, whether the client still waits or not.
+            let _turn = turn;
+            work(state.model()?, fields::parse(&bytes)?)
+        })
+        .await
     };
     done.unwrap_or_else(|_| Err(ApiError::new(Kind::Server, "the request could not be read; report it")))
 }

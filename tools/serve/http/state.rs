@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::door::Door;
+use tokio::sync::Semaphore;
+
 use crate::engine::shared::Shared;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::model::Model;
@@ -15,6 +17,8 @@ pub(crate) struct State {
     /// Set when the model is loaded.
     pub(crate) model: OnceLock<Model>,
     pub(crate) body_bytes_max: usize,
+    /// A permit for each MiB of the long bodies that are being worked on.
+    pub(crate) body_work: Arc<Semaphore>,
     pub(crate) ping: Duration,
     pub(crate) started_s: u64,
     /// The model's file, by its name alone.
