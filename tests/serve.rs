@@ -353,6 +353,13 @@ fn forced_forms_are_kept_by_any_model() {
         assert!(arguments.is_object() && (call["name"] == "stop" || arguments["a"].is_u64()), "{got}");
         assert!(choice.is_string() || call["name"] == "add", "{got}");
     }
+    // A bias that forbids the only token which the schema allows is the request's fault.
+    let one = client.post("/tokenize", &json!({ "content": "1" })).gives(200)["tokens"][0].clone();
+    let only = json!({ "schema": { "type": "integer", "minimum": 1, "maximum": 1 } });
+    let ask = json!({ "response_format": { "type": "json_schema", "json_schema": only },
+        "logit_bias": [[one, false]] });
+    let got = client.post("/v1/chat/completions", &chat(ask)).gives(400);
+    assert!(got["error"]["message"].as_str().unwrap().contains("logit_bias"), "{got}");
     let bad = json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } });
     client.post("/v1/chat/completions", &chat(bad)).gives(400);
 }

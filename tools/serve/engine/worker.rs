@@ -13,7 +13,7 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::engine::EngineError;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
-use flint_rt::sample::{Sampler, log_probabilities, top_n};
+use flint_rt::sample::{SampleError, Sampler, log_probabilities, top_n};
 use flint_rt::text::chat::Marker;
 
 use super::backend::{Backend, is_device_lost};
@@ -441,13 +441,18 @@ fn token_logprobs(
 
 /// What a client is told of a failed step: the log has the rest, which may name paths.
 fn told(error: &EngineError) -> ApiError {
-    let message = match error {
-        EngineError::Model(ModelError::NotFinite { .. }) | EngineError::Sample(_) => {
-            "the model computed something that is no number; the conversation was reset, try again"
+    let (kind, message) = match error {
+        EngineError::Sample(SampleError::NothingAllowed) => {
+            (Kind::Invalid, "logit_bias forbids every token that can come next here")
         }
-        error if is_device_lost(error) => "the GPU was lost: the server has to be started again",
-        _ => "a step of the model failed; the server's log says why",
+        EngineError::Model(ModelError::NotFinite { .. }) | EngineError::Sample(_) => (
+            Kind::Server,
+            "the model computed something that is no number; the conversation was reset, try again",
+        ),
+        error if is_device_lost(error) => {
+            (Kind::Unavailable, "the GPU was lost: the server has to be started again")
+        }
+        _ => (Kind::Server, "a step of the model failed; the server's log says why"),
     };
-    let kind = if is_device_lost(error) { Kind::Unavailable } else { Kind::Server };
     ApiError::new(kind, message)
 }
