@@ -389,7 +389,7 @@ fn plan_splits_memory_as_the_flags_say() {
     let text = home.run(&["plan", MODEL, "--pool-slots", "20", "--host-memory", "20MiB"]).gives(0).stdout;
     assert!(text.contains("kept experts") && text.contains("% on host"), "{text}");
     home.run(&["plan", MODEL, "--pool-slots", "20", "--host-memory", "1KiB"]).refuses(2, "one expert");
-    home.run(&["plan", MODEL, "--memory", "50MiB"]).refuses(5, "--memory");
+    home.run(&["plan", MODEL, "--memory", "50MiB"]).refuses(5, "of --memory the host takes");
     home.run(&["plan", MODEL, "--gpu-memory", "9999GiB"]).refuses(5, "are free");
     let wrong = home.run(&["plan", MODEL, "--host-memory", "all"]).gives(2).stderr;
     assert!(wrong.contains("or auto"), "{wrong}");

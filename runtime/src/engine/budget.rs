@@ -99,10 +99,15 @@ fn device_budget(input: &BudgetInput) -> Result<(u64, &'static str), EngineError
     let share_of_host = free_on_host.map_or(u64::MAX, |bytes| bytes - bytes / 4);
     let sensible_bytes = input.free_bytes.saturating_sub(RESERVE_BYTES).min(share_of_host);
     let budget_bytes = input.allowed_bytes.unwrap_or(sensible_bytes);
-    let HostMemory::Bytes(host_bytes) = input.host_memory else {
-        return Ok(within(budget_bytes, input.memory_bytes, input.staging_bytes));
-    };
-    Ok(within(budget_bytes, input.memory_bytes, input.staging_bytes.saturating_add(host_bytes)))
+    Ok(within(budget_bytes, input.memory_bytes, host_first_bytes(input)))
+}
+
+/// What of a limit on device and host together is the host's before the device gets any.
+fn host_first_bytes(input: &BudgetInput) -> u64 {
+    match input.host_memory {
+        HostMemory::Auto => input.staging_bytes,
+        HostMemory::Bytes(bytes) => input.staging_bytes.saturating_add(bytes),
+    }
 }
 
 /// What of `budget_bytes` a limit on both leaves behind the host's part.
@@ -155,6 +160,8 @@ pub struct MemoryBill {
     pub budget_bytes: u64,
     /// What allows more.
     pub flag: &'static str,
+    /// Bytes that a limit on device and host together gives to the host first: the read buffers, and what is asked for experts.
+    pub host_first_bytes: u64,
     /// Dense weights.
     pub resident_bytes: u64,
     /// KV cache of one conversation.
@@ -186,7 +193,13 @@ impl fmt::Display for MemoryBill {
             display_bytes(self.pool_bytes),
             display_bytes(needed_bytes),
             self.flag,
-        )
+        )?;
+        if self.flag == "--memory" {
+            let host = display_bytes(self.host_first_bytes);
+            let least = display_bytes(needed_bytes.saturating_add(self.host_first_bytes));
+            write!(f, "; of --memory the host takes {host} first, so it is to be {least} at least")?;
+        }
+        Ok(())
     }
 }
 
@@ -210,6 +223,7 @@ impl MemoryPlan {
             EngineError::MemoryTooSmall(Box::new(MemoryBill {
                 budget_bytes,
                 flag,
+                host_first_bytes: host_first_bytes(input),
                 resident_bytes: input.resident_bytes,
                 kv_bytes,
                 context_len: input.context_len,
