@@ -17,7 +17,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use flint_rt::disk::DriveIdentity;
 use flint_rt::disk::profile::DriveProfile;
@@ -29,11 +29,27 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.
 const NAME: &str = "flint-nano-q4_1";
 
 /// A home with a store folder.
-struct Home(TempDir);
+struct Home(TempDir, #[expect(dead_code, reason = "held until it drops")] Turn);
+
+/// Who measures has the machine for itself; the others run side by side.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+#[expect(dead_code, reason = "held until it drops")]
+enum Turn {
+    Shared(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
+}
 
 impl Home {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        let turn = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        Self(tempfile::tempdir().unwrap(), Turn::Shared(turn))
+    }
+
+    /// One beside which no other test of this file runs.
+    fn alone() -> Self {
+        let turn = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        Self(tempfile::tempdir().unwrap(), Turn::Alone(turn))
     }
 
     /// A path in the store folder.
@@ -439,7 +455,7 @@ fn plan_measures_by_the_reads_of_decode() {
     if !has_device("plan_measures_by_the_reads_of_decode") {
         return;
     }
-    let home = Home::new();
+    let home = Home::alone();
     home.run(&["ingest", MODEL]).gives(0);
     let folder = home.0.path().join("drive");
     fs::create_dir(&folder).unwrap();
