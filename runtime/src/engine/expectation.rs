@@ -466,10 +466,9 @@ mod tests {
         assert!(matches!(of(1e8).limit(), Limit::Stages | Limit::Memory), "{:?}", of(1e8));
     }
 
-    #[test]
-    fn what_is_slower_of_reads_and_copies_is_waited_for_and_the_other_once() {
-        let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
-        let step = |record_seconds| StepCost {
+    /// A device on which nothing takes time but a stop and the copy of a record.
+    fn stalls_only(record_seconds: f64) -> StepCost {
+        StepCost {
             kernel_seconds: 0.0,
             memory_seconds: 0.0,
             stall_seconds: 10.0,
@@ -478,9 +477,14 @@ mod tests {
             vain_seconds: 0.0,
             guess_seconds: 0.0,
             is_measured: true,
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_slower_of_reads_and_copies_is_waited_for_and_the_other_once() {
+        let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
         let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
-        let seconds = |record| Expectation::new(&token, &step(record), &drive, 0.0).seconds();
+        let seconds = |record| Expectation::new(&token, &stalls_only(record), &drive, 0.0).seconds();
         assert_eq!(seconds(0.5), 10.0 + 5.0 + 0.5);
         assert_eq!(seconds(3.0), 10.0 + 2.0 + 4.0 * 3.0);
     }
@@ -499,31 +503,21 @@ mod tests {
     #[test]
     fn host_memory_costs_copies_instead_of_reads() {
         let token = TokenCost { moe_layers: 1, experts_used: 4, ..FLINT };
-        let step = |record_seconds| StepCost {
-            kernel_seconds: 0.0,
-            memory_seconds: 0.0,
-            stall_seconds: 10.0,
-            record_seconds,
-            submission_seconds: 0.0,
-            vain_seconds: 0.0,
-            guess_seconds: 0.0,
-            is_measured: true,
-        };
         let drive = DriveCost::measured(vec![(1, 2.0), (4, 5.0)], 1e9, FLINT.record_bytes);
         let of = |record, device, host| {
-            Expectation::with_host(&token, &step(record), &drive, Hits { device, host })
+            Expectation::with_host(&token, &stalls_only(record), &drive, Hits { device, host })
         };
         let all = of(0.5, 0.0, 1.0);
         assert_eq!((all.seconds(), all.drive_seconds, all.read_bytes), (10.0 + 4.0 * 0.5, 0.0, 0.0));
         // None in host memory is what it was without.
-        assert_eq!(of(0.5, 0.3, 0.0), Expectation::new(&token, &step(0.5), &drive, 0.3));
+        assert_eq!(of(0.5, 0.3, 0.0), Expectation::new(&token, &stalls_only(0.5), &drive, 0.3));
         // Half a chance each, of one pick: read 2 s and copied, or copied.
         let one = TokenCost { experts_used: 1, ..token };
-        let half = Expectation::with_host(&one, &step(0.5), &drive, Hits { device: 0.0, host: 0.5 });
+        let half = Expectation::with_host(&one, &stalls_only(0.5), &drive, Hits { device: 0.0, host: 0.5 });
         assert!((half.seconds() - (10.0 + 0.5 * 2.5 + 0.5 * 0.5)).abs() < 1e-12, "{half:?}");
         // Copies pass while the first read is waited for.
         let two = TokenCost { experts_used: 2, ..token };
-        let mixed = Expectation::with_host(&two, &step(0.5), &drive, Hits { device: 0.0, host: 0.5 });
+        let mixed = Expectation::with_host(&two, &stalls_only(0.5), &drive, Hits { device: 0.0, host: 0.5 });
         let wanted = 10.0 + 0.25 * (2.0 * 0.5) + 0.5 * (2.0 + 0.5) + 0.25 * (drive.burst_seconds(2) + 0.5);
         assert!((mixed.seconds() - wanted).abs() < 1e-12, "{mixed:?}, wanted {wanted}");
     }

@@ -64,13 +64,6 @@ pub(super) enum Wanted {
     NoSlot,
 }
 
-/// Memory that keeps what the device gives up, and goes as a whole.
-struct KeptPart {
-    slots: Vec<HostSlot>,
-    /// Too few buffers for a record, or for records that may not be kept any more.
-    left_over: Vec<HostBuffer>,
-}
-
 /// Counters of what was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InflowStats {
@@ -114,8 +107,8 @@ pub(super) struct Inflow {
     /// Slots that may keep what the device gives up, as far as there is memory for them.
     kept_allowed: u32,
     kept_capacity: u32,
-    /// Memory that came after the ring's.
-    parts: Vec<KeptPart>,
+    /// Memory that came after the ring's and goes part by part: the slots in each.
+    parts: Vec<Vec<HostSlot>>,
     /// Makes it; nobody does where none is kept.
     parts_ahead: Option<PartsAhead>,
     refused: Option<ExpertError>,
@@ -203,16 +196,16 @@ impl Inflow {
         let mut at = self.parts.len();
         while at > 0 && self.tier.kept_max() > self.kept_allowed {
             at -= 1;
-            if self.parts[at].slots.iter().all(|&slot| self.tier.is_idle(slot)) {
+            if self.parts[at].iter().all(|&slot| self.tier.is_idle(slot)) {
                 let part = self.parts.remove(at);
                 self.give_up(part);
             }
         }
     }
 
-    fn give_up(&mut self, part: KeptPart) {
-        let mut buffers = part.left_over;
-        for slot in part.slots {
+    fn give_up(&mut self, part: Vec<HostSlot>) {
+        let mut buffers = Vec::with_capacity(part.len() * self.pieces);
+        for slot in part {
             self.tier.remove(slot);
             let place = &mut self.places[slot.0 as usize];
             buffers.extend(place.buffers.iter_mut().filter_map(Option::take));
@@ -260,13 +253,12 @@ impl Inflow {
     fn adopt(&mut self, part: Part) {
         let mut buffers = self.transport.adopt(part);
         let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
-        while buffers.len() >= self.pieces
-            && let Some(slot) = self.tier.add()
-        {
+        while !buffers.is_empty() {
+            let slot = self.tier.add().expect("invariant: no more is taken than is wanted");
             self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
             slots.push(slot);
         }
-        self.parts.push(KeptPart { slots, left_over: buffers });
+        self.parts.push(slots);
     }
 
     /// The device gives `key` up. `Some` when its bytes are to be copied into a slot before they are overwritten; nothing where they
@@ -312,13 +304,19 @@ impl Inflow {
         source: &Buffer,
         source_offset_bytes: u64,
     ) {
+        self.for_each_piece(slot, |target, offset_bytes, record_offset_bytes, len_bytes| {
+            recorder.copy(source, source_offset_bytes + record_offset_bytes, target, offset_bytes, len_bytes);
+        });
+    }
+
+    /// Where the device finds the pieces of the record in `slot`: the buffer and the offset in it, the offset in the record, the length.
+    fn for_each_piece(&self, slot: HostSlot, mut visit: impl FnMut(&Buffer, u64, u64, u64)) {
         let place = &self.places[slot.0 as usize];
-        let pieces = place.pieces.expect("invariant: what is kept has pieces");
+        let pieces = place.pieces.expect("invariant: what is held has pieces");
         for (piece, (buffer, range)) in pieces.iter().zip(place.buffers.iter().zip(&place.ranges)) {
-            let buffer = buffer.as_ref().expect("invariant: what is kept has its buffers");
-            let (target, offset_bytes) = self.transport.staging().land(buffer, range);
-            let from = source_offset_bytes + piece.record_offset_bytes;
-            recorder.copy(source, from, target, offset_bytes, range.len() as u64);
+            let buffer = buffer.as_ref().expect("invariant: what is held has its buffers");
+            let (landed, offset_bytes) = self.transport.staging().land(buffer, range);
+            visit(landed, offset_bytes, piece.record_offset_bytes, range.len() as u64);
         }
     }
 
@@ -682,20 +680,15 @@ impl Inflow {
 
     /// Records the copy of a held record to `target`.
     pub(super) fn record_copy(
-        &mut self,
+        &self,
         recorder: &mut Recorder,
         slot: HostSlot,
         target: &Buffer,
         target_offset_bytes: u64,
     ) {
-        let place = &self.places[slot.0 as usize];
-        let pieces = place.pieces.expect("invariant: what is held has pieces");
-        for (piece, (buffer, range)) in pieces.iter().zip(place.buffers.iter().zip(&place.ranges)) {
-            let buffer = buffer.as_ref().expect("invariant: what is held has its buffers");
-            let (source, offset_bytes) = self.transport.staging().land(buffer, range);
-            let at = target_offset_bytes + piece.record_offset_bytes;
-            recorder.copy(source, offset_bytes, target, at, range.len() as u64);
-        }
+        self.for_each_piece(slot, |source, offset_bytes, record_offset_bytes, len_bytes| {
+            recorder.copy(source, offset_bytes, target, target_offset_bytes + record_offset_bytes, len_bytes);
+        });
     }
 
     /// The copies of all that is held end with `ticket`.
@@ -725,7 +718,7 @@ impl Inflow {
 impl Place {
     fn take_buffers(&mut self, pieces: usize, from: &mut Vec<HostBuffer>) {
         for buffer in &mut self.buffers[..pieces] {
-            *buffer = from.pop();
+            *buffer = Some(from.pop().expect("invariant: memory comes for whole records"));
         }
     }
 }

@@ -33,6 +33,8 @@ pub mod staging;
 
 mod parts_ahead;
 
+mod retired;
+
 pub mod transport;
 
 pub mod inflow;

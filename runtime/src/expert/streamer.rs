@@ -8,7 +8,6 @@
 //!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies submitted after everything
 //!   that reads it and after its old entry is gone, on one queue, behind a barrier.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flint_shaders::layout::NO_SLOT;
@@ -22,13 +21,11 @@ use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
+use crate::expert::retired::Retired;
+use crate::expert::transport::COPY_BATCH_BYTES;
 use crate::expert::{ExpertError, Transport};
-use crate::gpu::{Buffer, Commands, Gpu, Placement, Ticket};
+use crate::gpu::{Buffer, Gpu, Placement, Ticket};
 use crate::store::Source;
-
-/// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
-/// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
-const COPY_BATCH_BYTES: u64 = 1 << 20;
 
 /// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
 /// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
@@ -132,7 +129,7 @@ pub struct Streamer {
     /// The last load's copies, until somebody waits for them.
     copies: Option<Ticket>,
     /// Submitted copies, kept until the device has run them.
-    retired: VecDeque<(Ticket, Commands)>,
+    retired: Retired,
     stats: StreamStats,
     /// By expert layer, from the first.
     layers: Vec<LayerUses>,
@@ -170,7 +167,7 @@ impl Streamer {
             prefetch: false,
             unlisted: Vec::new(),
             copies: None,
-            retired: VecDeque::new(),
+            retired: Retired::default(),
             stats: StreamStats::default(),
             layers: vec![LayerUses::default(); space.layer_count as usize],
         })
@@ -342,31 +339,14 @@ impl Streamer {
         let commands = recorder.finish()?;
         let ticket = gpu.submit(&[&commands])?;
         clock.submitted(ticket, mark, true);
-        self.retire(ticket, commands)?;
+        self.retired.add(&gpu, ticket, commands)?;
         Ok(ticket)
-    }
-
-    /// Keeps commands until the device has run them.
-    fn retire(&mut self, ticket: Ticket, commands: Commands) -> Result<(), ExpertError> {
-        self.retired.push_back((ticket, commands));
-        self.drop_retired()
-    }
-
-    fn drop_retired(&mut self) -> Result<(), ExpertError> {
-        let gpu = self.inflow.transport().gpu();
-        while let Some((oldest, _)) = self.retired.front() {
-            if !gpu.is_done(*oldest)? {
-                break;
-            }
-            self.retired.pop_front();
-        }
-        Ok(())
     }
 
     /// From now on at most `slots` experts are kept in host memory.
     pub fn allow_kept(&mut self, slots: u32) {
         // Commands hold the memory that they copied from. A device that is lost says so in the next step.
-        let _ = self.drop_retired();
+        let _ = self.retired.drop_ended(self.inflow.transport().gpu());
         self.inflow.allow_kept(slots);
     }
 
@@ -495,7 +475,7 @@ impl Streamer {
         let commands = recorder.finish()?;
         let ticket = gpu.submit(&[&commands])?;
         clock.submitted(ticket, mark, true);
-        self.retire(ticket, commands)?;
+        self.retired.add(&gpu, ticket, commands)?;
         Ok(ticket)
     }
 

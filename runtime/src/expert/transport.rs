@@ -22,15 +22,16 @@ use crate::disk::{
     ReadQueue, SourceFile,
 };
 use crate::expert::check::{Check, CheckStats, Checker, Verdict};
+use crate::expert::retired::Retired;
 use crate::expert::staging::Part;
 use crate::expert::watch::{Waits, Watch};
 use crate::expert::{ExpertError, HostPath, Staging};
-use crate::gpu::{Buffer, Commands, Gpu, Placement, Recorder, Ticket};
+use crate::gpu::{Buffer, Gpu, Placement, Recorder, Ticket};
 use crate::store::Source;
 
 /// Landed bytes after which a copy is submitted while further reads are under way: a submission costs 14 to 50 us, about
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
-const COPY_BATCH_BYTES: u64 = 1 << 20;
+pub(super) const COPY_BATCH_BYTES: u64 = 1 << 20;
 
 /// One span of a file and where it goes.
 pub struct Move {
@@ -109,7 +110,7 @@ pub struct Transport {
     checker: Checker,
     can_keep: bool,
     /// Submitted copies, kept until the device has run them.
-    retired: VecDeque<(Ticket, Commands)>,
+    retired: Retired,
     watch: Watch,
 }
 
@@ -204,7 +205,7 @@ impl Transport {
             landed_bytes: 0,
             checker: Checker::default(),
             can_keep: false,
-            retired: VecDeque::new(),
+            retired: Retired::default(),
             watch: Watch::new(),
         };
         transport.probe(&files[0])?;
@@ -595,13 +596,7 @@ impl Transport {
             self.staging.release(ticket, item.buffer);
         }
         self.landed_bytes = 0;
-        self.retired.push_back((ticket, commands));
-        while let Some((oldest, _)) = self.retired.front() {
-            if !self.gpu.is_done(*oldest)? {
-                break;
-            }
-            self.retired.pop_front();
-        }
+        self.retired.add(&self.gpu, ticket, commands)?;
         Ok(ticket)
     }
 

@@ -7,13 +7,12 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, Thought, calls_none, wanted};
+use super::model::{Model, Thought, listed_tools, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::chat::form::Rendered;
 use crate::engine::job::{End, Numbers, Summary};
 use crate::engine::reply::{Part, Piece};
-use crate::limits::TOOLS_MAX;
 use crate::random;
 
 /// What begins a text that some agents put before their instructions, and that changes from conversation to conversation: no cache
@@ -83,17 +82,7 @@ fn thought(model: &Model, fields: &Fields<'_>) -> Result<Thought, ApiError> {
 
 /// The tools, as OpenAI's interface has them: templates know that form. The provider's own have no schema.
 fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    if calls_none(fields) {
-        return Ok(Vec::new());
-    }
-    let list = fields.list("tools")?.unwrap_or_default();
-    if list.len() > TOOLS_MAX {
-        let count = list.len();
-        return Err(
-            fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken"))
-        );
-    }
-    let own = list.iter().filter(|tool| tool.get("input_schema").is_some());
+    let own = listed_tools(fields)?.iter().filter(|tool| tool.get("input_schema").is_some());
     let function = |tool: &Value| {
         json!({
             "type": "function",

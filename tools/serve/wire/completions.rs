@@ -9,9 +9,9 @@ use super::chat::fingerprint;
 use super::error::{ApiError, Kind};
 use super::fields::{Fields, kind};
 use super::model::{Model, wanted};
-use super::params;
+use super::params::{self, Params};
 use super::render::{Answer, Prepared, Whole, event, finish_reason, progress, sum, timings, usage};
-use crate::engine::job::{Numbers, Progress, Summary};
+use crate::engine::job::{Generation, Numbers, Progress, Summary};
 use crate::engine::reply::{Piece, Shape, TokenInfo};
 use crate::limits::PROMPTS_MAX;
 use crate::random;
@@ -55,15 +55,23 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         told: vec![0; prompts.len()],
         numbers: Vec::new(),
     };
-    let wanted = wanted(&fields, &[])?;
-    let generations = prompts
-        .into_iter()
-        .map(|ids| {
-            let generation = model.generation(ids, Shape::Text, &params, None)?;
-            model.constrained(generation, wanted.as_ref())
-        })
-        .collect::<Result<_, _>>()?;
+    let generations = generations(model, &fields, prompts, &params)?;
     Ok(Prepared { generations, answer: Box::new(answer), streams, calls: None })
+}
+
+/// One continuation a prompt, in the form that the request wants.
+pub(crate) fn generations(
+    model: &Model,
+    fields: &Fields<'_>,
+    prompts: Vec<Vec<TokenId>>,
+    params: &Params,
+) -> Result<Vec<Generation>, ApiError> {
+    let wanted = wanted(fields, &[])?;
+    let generation = |ids| {
+        let generation = model.generation(ids, Shape::Text, params, None)?;
+        model.constrained(generation, wanted.as_ref())
+    };
+    prompts.into_iter().map(generation).collect()
 }
 
 /// Text, ids, or a list of either or both.

@@ -161,8 +161,14 @@ impl Model {
 
 /// The tools of a request, as far as this server knows their kind.
 pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    // Web searches and the like are the provider's own; agents send them to everybody.
+    Ok(listed_tools(fields)?.iter().filter(|tool| tool["type"] == "function").cloned().collect())
+}
+
+/// The tools of a request as they were sent, of any kind; none where none may be called.
+pub(crate) fn listed_tools<'f>(fields: &Fields<'f>) -> Result<&'f [Value], ApiError> {
     if calls_none(fields) {
-        return Ok(Vec::new());
+        return Ok(&[]);
     }
     let list = fields.list("tools")?.unwrap_or_default();
     if list.len() > TOOLS_MAX {
@@ -171,8 +177,7 @@ pub(crate) fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
             fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken"))
         );
     }
-    // Web searches and the like are the provider's own; agents send them to everybody.
-    Ok(list.iter().filter(|tool| tool["type"] == "function").cloned().collect())
+    Ok(list)
 }
 
 /// Whether no tool is to be called.

@@ -4,14 +4,14 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::text::Tokenizer;
 use serde_json::{Map, Value, json};
 
-use super::completions::prompts;
+use super::completions::{generations, prompts};
 use super::error::ApiError;
 use super::fields::Fields;
-use super::model::{Model, wanted};
+use super::model::Model;
 use super::params::{self, Params};
 use super::render::{Answer, Prepared, Whole, event, logprobs, progress, timings};
 use crate::engine::job::{End, Numbers, Progress, Summary};
-use crate::engine::reply::{Piece, Shape, TokenInfo};
+use crate::engine::reply::{Piece, TokenInfo};
 
 /// A request's body to what is to be done.
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
@@ -34,14 +34,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
         tells_progress: params.wants_progress,
         has_newline: vec![false; prompts.len()],
     };
-    let wanted = wanted(&fields, &[])?;
-    let generations = prompts
-        .into_iter()
-        .map(|ids| {
-            let generation = model.generation(ids, Shape::Text, &params, None)?;
-            model.constrained(generation, wanted.as_ref())
-        })
-        .collect::<Result<_, _>>()?;
+    let generations = generations(model, &fields, prompts, &params)?;
     Ok(Prepared { generations, answer: Box::new(answer), streams, calls: None })
 }
 
