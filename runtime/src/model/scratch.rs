@@ -2,13 +2,14 @@
 
 use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, TILE_WORDS};
 
+use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, Gpu, GpuError, Placement};
 use crate::kernels::{Argmax, Attention, Pipelines, TileBuffers};
 use crate::model::grouping::tiles_max;
 use crate::model::hparams::FlintConfig;
 
-/// Rows whose logits are computed at once where all of a chunk are wanted.
-pub const LOGIT_ROWS: u32 = 32;
+/// Rows whose logits are computed at once: one a sequence of a step, or some of a chunk of which all are wanted.
+pub const LOGIT_ROWS: u32 = STEP_SEQUENCES_MAX;
 
 /// The buffers, for up to `tokens_max` tokens a step. T = tokens_max, H = embed_dim, K = experts_used.
 pub struct Scratch {
