@@ -403,6 +403,56 @@ fn neighbours_change_nothing_and_who_leaves_is_given_up() {
     assert!(!said.contains("validation:"), "{said}");
 }
 
+/// Bytes of experts that were read since the server began.
+fn read_bytes(client: Client) -> u64 {
+    let text = client.get("/metrics").body;
+    let line = text.lines().find(|line| line.starts_with("flint_rt_expert_read_bytes_total ")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn four_chats_at_once_say_what_each_says_alone_and_share_what_is_read() {
+    let name = "four_chats_at_once_say_what_each_says_alone_and_share_what_is_read";
+    let flags =
+        ["--parallel", "4", "--pool-slots", "8", "--host-memory", "0", "--prefetch", "off", "-c", "512"];
+    let Some(server) = Server::start(name, &flags) else { return };
+    let client = server.client;
+    let ask = |task: &str, more: Value| {
+        let messages = json!([{ "role": "user", "content": task }]);
+        let mut body = chat(json!({ "messages": messages, "max_tokens": 40, "cache_prompt": false }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/v1/chat/completions", &body).gives(200)
+    };
+    let drawn = json!({ "temperature": 1, "seed": 7 });
+    let asked = [
+        ("Reverse a list.", json!({})),
+        (TASK, drawn.clone()),
+        ("What does a decorator do, and when is it called?", json!({ "logprobs": true })),
+        ("Sort these words by their length, longest first.", drawn),
+    ];
+    let before = read_bytes(client);
+    let alone: Vec<Value> = asked.iter().map(|(task, more)| ask(task, more.clone())).collect();
+    let bytes_alone = read_bytes(client) - before;
+    let before = read_bytes(client);
+    let together: Vec<Value> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            asked.iter().map(|(task, more)| scope.spawn(|| ask(task, more.clone()))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let bytes_together = read_bytes(client) - before;
+    for (alone, together) in alone.iter().zip(&together) {
+        assert_eq!(content(alone), content(together));
+        assert_eq!(alone["usage"]["completion_tokens"], together["usage"]["completion_tokens"]);
+        assert_eq!(alone["choices"][0]["logprobs"], together["choices"][0]["logprobs"]);
+    }
+    assert!(
+        bytes_together * 5 < bytes_alone * 4,
+        "{bytes_alone} bytes one after the other, {bytes_together} together"
+    );
+    let (code, said) = server.end("-INT");
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 fn the_built_in_form_gives_the_same() {
     let name = "the_built_in_form_gives_the_same";
