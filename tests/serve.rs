@@ -183,10 +183,10 @@ fn what_is_told_of_the_model_and_its_tokens() {
     let props = client.get("/props").gives(200);
     assert_eq!(
         (&props["total_slots"], &props["default_generation_settings"]["n_ctx"]),
-        (&2.into(), &512.into())
+        (&4.into(), &512.into())
     );
     assert!(props["chat_template"].as_str().unwrap().contains("<|assistant|>"), "{props}");
-    assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 2);
+    assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 4);
     let text = "def f(x):\n    return x # é 🦀 <|user|>";
     let tokens = client.post("/tokenize", &json!({ "content": text })).gives(200)["tokens"].clone();
     assert_eq!(client.post("/detokenize", &json!({ "tokens": tokens })).gives(200)["content"], text);
@@ -451,6 +451,25 @@ fn four_chats_at_once_say_what_each_says_alone_and_share_what_is_read() {
     );
     let (code, said) = server.end("-INT");
     assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn memory_is_planned_for_every_conversation() {
+    let kv_bytes = |command: &str, parallel: &str| {
+        let flags = [command, "--json", "--parallel", parallel, "-c", "512"];
+        let ran = run(&flags);
+        (ran.code == Some(0)).then(|| {
+            let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+            plan.pointer("/plan/kv_bytes").or(plan.pointer("/memory/kv_bytes")).unwrap().as_u64().unwrap()
+        })
+    };
+    for command in ["info", "plan"] {
+        let Some(one) = kv_bytes(command, "1") else {
+            eprintln!("SKIPPED memory_is_planned_for_every_conversation, no Vulkan device");
+            return;
+        };
+        assert_eq!(kv_bytes(command, "4"), Some(4 * one), "{command}");
+    }
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct EngineOptions {
     /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in
     /// the cache. Without it, that is so only for what runs beside it, and only where no prompt shares a step with its tokens.
     pub is_deterministic: bool,
+    /// Sizes of the kernels' tiles; the default is what suits the kind of device.
+    pub tuning: Option<Tuning>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
     /// Host memory for experts that device memory does not hold; the default is what is sensible.
@@ -61,9 +63,9 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The tile sizes for a kind of device.
+    /// The tile sizes, for this kind of device unless they were chosen.
     pub(super) fn tuning(&self, kind: DeviceKind) -> Tuning {
-        let tuning = Tuning::for_device(kind);
+        let tuning = self.tuning.unwrap_or_else(|| Tuning::for_device(kind));
         if self.is_deterministic { tuning.deterministic() } else { tuning }
     }
 }
