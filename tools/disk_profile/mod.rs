@@ -6,6 +6,7 @@
 
 mod args;
 mod counters;
+mod decode;
 mod facts;
 mod findings;
 mod fio;
@@ -33,6 +34,7 @@ use flint_rt::disk::profile::{
 use flint_rt::engine::EngineError;
 
 pub(crate) use args::DiskProfileArgs;
+pub(crate) use decode::DecodeReads;
 pub(crate) use target::Target;
 
 use crate::exit::{Failure, Outcome};
@@ -91,11 +93,7 @@ pub(crate) fn measure_decode(
 ) -> Outcome<DriveProfile> {
     let mut session = Session::new(target)?;
     if let Some(path) = wanted {
-        session.engine = match path {
-            ReadPath::Ring => ReadEngine::Ring,
-            ReadPath::RingPlain => ReadEngine::RingPlain,
-            ReadPath::Pool => ReadEngine::Pool,
-        };
+        session.engine = path.into();
     }
     let bursts = schedule::bursts(target.experts_used, false);
     let depths = [8, 16, 32];
