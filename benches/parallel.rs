@@ -1,7 +1,8 @@
 //! `cargo bench --bench parallel`: what a token costs where several conversations get theirs in one step. The limit is the same
 //! tokens one conversation after the other, so a share of 200 % says that a step of all is twice as fast as theirs alone.
 //!
-//! `FLINT_RT_BENCH_MODEL` names a model in place of the bundled one, `FLINT_RT_BENCH_POOL` its slots, `FLINT_RT_DEVICE` a device.
+//! `FLINT_RT_BENCH_MODEL` names a model in place of the bundled one, `FLINT_RT_BENCH_POOL` its slots, `FLINT_RT_DEVICE` a device;
+//! `FLINT_RT_DETERMINISTIC=1` sums rows as `serve --deterministic` does.
 
 #[path = "support/paired.rs"]
 mod paired;
@@ -66,6 +67,7 @@ fn open(pool_slots: Option<u32>) -> Result<Option<Engine>, EngineError> {
         context_len: Some(CONTEXT),
         sessions: u32::try_from(COUNTS[COUNTS.len() - 1]).ok(),
         pool_slots,
+        is_deterministic: std::env::var("FLINT_RT_DETERMINISTIC").is_ok_and(|value| value == "1"),
         // What leaves the pool is read again.
         host_memory: HostMemory::Bytes(0),
         ..EngineOptions::default()

@@ -285,6 +285,24 @@ fn a_full_session_is_refused_and_harms_no_other() {
     assert_sound(&engine);
 }
 
+#[test]
+fn guesses_of_several_sessions_are_used() {
+    let Some(mut engine) = open(|options| options.pool_slots = Some(8)) else { return skip_without_device() };
+    let prompts = prompts(&engine);
+    let (mut sessions, trails): (Vec<_>, Vec<_>) =
+        prompts[..2].iter().map(|prompt| start(&mut engine, prompt)).unzip();
+    let used_by_prompts = engine.inflow_stats().guesses_used;
+    for _ in 0..4 {
+        let next: Vec<[TokenId; 1]> = trails.iter().map(|trail| [trail.last()]).collect();
+        step(&mut engine, &mut sessions, &next);
+    }
+    let inflow = engine.inflow_stats();
+    assert!(inflow.guesses_used > used_by_prompts, "{inflow:?}");
+    let stats = engine.stream_stats();
+    let brought = inflow.demand_reads + inflow.host_hits + inflow.guesses_used + inflow.guesses_used_late;
+    assert_eq!(stats.misses, brought, "every miss is read, or was read before: {stats:?}, {inflow:?}");
+}
+
 /// Sessions that pick the same experts read them once: the bytes a token fall.
 #[test]
 fn experts_are_read_once_for_all_sessions() {

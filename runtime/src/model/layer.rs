@@ -9,6 +9,7 @@
 //! Recording is a list of dispatches with a barrier wherever one reads what another wrote. Nothing here decides anything.
 
 use crate::base::ids::LayerIndex;
+use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
 use crate::kernels::router::RouteBuffers;
@@ -212,20 +213,25 @@ impl Layer {
         assert!(self.experts.is_none(), "an expert layer has no dense network");
         recorder.barrier();
         self.gate_up.record(recorder, rows);
-        self.record_guess_logits(recorder, guesses);
+        self.record_guess_logits(recorder, rows.count(), guesses);
         recorder.barrier();
         self.record_guess(recorder, guesses);
         self.down.record(recorder, rows);
     }
 
-    /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for many the host does it.
+    /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for
+    /// many the host does it, and finds the guesses where the report begins.
     pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
         let experts = self.experts();
         recorder.barrier();
         experts.router.record(recorder, tokens);
-        self.record_guess_logits(recorder, guesses);
+        self.record_guess_logits(recorder, tokens, guesses);
         recorder.barrier();
-        self.record_guess(recorder, guesses);
+        if is_resolved {
+            self.record_guess(recorder, guesses);
+        } else if let (true, Some(guess)) = (guesses, &self.guess) {
+            guess.route.record_unresolved(recorder, tokens);
+        }
         if let Some(force) = &experts.force {
             force.record(recorder, tokens);
             recorder.barrier();
@@ -279,9 +285,9 @@ impl Layer {
         self.experts().combine.record(recorder, rows.count());
     }
 
-    fn record_guess_logits(&self, recorder: &mut Recorder, guesses: bool) {
+    fn record_guess_logits(&self, recorder: &mut Recorder, tokens: u32, guesses: bool) {
         if let (true, Some(guess)) = (guesses, &self.guess) {
-            guess.router.record(recorder, 1);
+            guess.router.record(recorder, tokens);
         }
     }
 
@@ -305,7 +311,7 @@ impl Guess {
         else {
             return Ok(None);
         };
-        let on = model.binder(1);
+        let on = model.binder(STEP_SEQUENCES_MAX);
         let apart = Binder { control: &scratch.guess_control, ..on };
         let moe_layer = next - config.lead_layer_count;
         let route = RouteBuffers {

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, LayerIndex, SlotIndex, TokenId};
+use crate::expert::streamer::GUESS_FAN_OUT;
 use crate::gpu::{Commands, Mark, Recorder, Ticket};
 use crate::kernels::{Rows, few_columns};
 use crate::model::decode::StepOutput;
@@ -108,8 +109,10 @@ impl Model {
         } else {
             self.streamer.begin_step();
         }
+        // A sweep reads ahead in the order of the file instead.
+        let guesses = matches!(rows, Rows::Few(_)) && !is_sweep && self.streamer.wants_guesses();
         let mut step = Step { in_flight: Vec::new() };
-        let mut ticket = self.begin_layers(parts, rows, &mut step)?;
+        let mut ticket = self.begin_layers(parts, rows, guesses, &mut step)?;
 
         let lead = self.config.lead_layer_count as usize;
         let layer_count = self.config.layer_count as usize;
@@ -122,6 +125,9 @@ impl Model {
             }
             let routes = self.read_routes_of_many(index, count);
             groups.sort(routes.experts.iter().copied(), self.config.expert_count);
+            if guesses {
+                self.guess_for_few(parts, index, &routes.experts);
+            }
             observer.routes(routes);
             let reads_ahead = is_sweep && self.streamer.wants_guesses_in_prompts();
             if reads_ahead && index + 1 < layer_count {
@@ -140,7 +146,7 @@ impl Model {
             if index + 1 < layer_count {
                 let next = layers_of(parts, index + 1);
                 Layer::record_attend(&next, &mut recorder, rows);
-                next[0].layer.record_route(&mut recorder, count, false, false);
+                next[0].layer.record_route(&mut recorder, count, false, guesses);
             } else if !has_watched_logits {
                 self.record_wanted_logits(parts, &mut recorder);
             }
@@ -165,6 +171,7 @@ impl Model {
         &mut self,
         parts: &[Placed<'_>],
         rows: Rows,
+        guesses: bool,
         step: &mut Step,
     ) -> Result<Ticket, ModelError> {
         let mut recorder = self.gpu.recorder()?;
@@ -178,7 +185,7 @@ impl Model {
             if index < lead {
                 layers[0].layer.record_dense(&mut recorder, rows, false);
             } else {
-                layers[0].layer.record_route(&mut recorder, rows.count(), false, false);
+                layers[0].layer.record_route(&mut recorder, rows.count(), false, guesses);
             }
         }
         step.submit(self, recorder, mark)
@@ -237,6 +244,37 @@ impl Model {
             tile_first += tile_count(&tiles);
         }
         Ok(())
+    }
+
+    /// Gives up what was guessed wrongly of layer `index`, whose `picks` are known, and has the likely picks of the layer behind it
+    /// read as far as the drive has nothing better to do: first everybody's best, then everybody's second.
+    fn guess_for_few(&mut self, parts: &[Placed<'_>], index: usize, picks: &[u32]) {
+        let layer = u32::try_from(index).expect("invariant: few layers");
+        self.streamer.settle_guesses(LayerIndex(layer), picks);
+        let next = layer + 1;
+        if next >= self.config.layer_count {
+            return;
+        }
+        let used = self.config.experts_used as usize;
+        let mut words = vec![0_u32; parts.len() * 2 * used];
+        self.scratch.guess_report.read(0, &mut words);
+        if let Some(forced) = &self.forced {
+            // The model's own routers know nothing of the picks that are dictated.
+            for (part, guesses) in parts.iter().zip(words.chunks_exact_mut(2 * used)) {
+                let moe_layer = next - self.config.lead_layer_count;
+                let Some(recorded) = forced.guess(part.sequence.position, moe_layer) else { return };
+                guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
+            }
+        }
+        let mut guesses: Vec<u32> = Vec::new();
+        for rank in 0..used.min(GUESS_FAN_OUT) {
+            for expert in words.chunks_exact(2 * used).map(|guesses| guesses[rank]) {
+                if !guesses.contains(&expert) {
+                    guesses.push(expert);
+                }
+            }
+        }
+        self.streamer.guess(LayerIndex(next), &guesses);
     }
 
     fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
