@@ -460,7 +460,7 @@ fn memory_is_planned_for_every_conversation() {
         let ran = run(&flags);
         (ran.code == Some(0)).then(|| {
             let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
-            plan.pointer("/plan/kv_bytes").or(plan.pointer("/memory/kv_bytes")).unwrap().as_u64().unwrap()
+            plan["memory"]["kv_bytes"].as_u64().unwrap()
         })
     };
     for command in ["info", "plan"] {

@@ -11,13 +11,13 @@
 use crate::base::ids::LayerIndex;
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, GpuError, Recorder};
-use crate::kernels::attention::RopeBuffers;
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp,
-    Matmul, RmsNorm, Rope, Route, Router, Rows,
+    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Matmul,
+    RmsNorm, Route, Router, Rows,
 };
 use crate::model::Model;
+use crate::model::attend::{Attend, AttendRows, record_all};
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
 
@@ -39,37 +39,6 @@ pub struct Layer {
     experts: Option<Experts>,
     /// What the layer behind may want, where it has experts.
     guess: Option<Guess>,
-}
-
-/// What a layer does with a sequence's own cache.
-struct Attend {
-    rope: Rope,
-    attention: Attention,
-}
-
-impl Attend {
-    fn new(
-        on: &Binder<'_>,
-        model: &Model,
-        weights: &LayerWeights,
-        cache: &LayerCache,
-        shape: &AttentionShape,
-    ) -> Result<Self, GpuError> {
-        let scratch = &model.scratch;
-        let rope = RopeBuffers {
-            q: &scratch.q,
-            k: &scratch.k,
-            v: &scratch.v,
-            q_norm: &weights.q_norm,
-            k_norm: &weights.k_norm,
-            angles: &scratch.angles,
-            k_cache: &cache.keys,
-            v_cache: &cache.values,
-        };
-        let attention =
-            [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
-        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)? })
-    }
 }
 
 /// The rows that a sequence has in a step, with its layer.
@@ -160,9 +129,7 @@ impl Layer {
     /// Attention of one token of one sequence, added to the residual, and the norm in front of what follows.
     pub fn record_attend_one(&self, recorder: &mut Recorder) {
         self.record_inputs(recorder, Rows::Few(1));
-        self.alone.rope.record(recorder, 1);
-        recorder.barrier();
-        self.alone.attention.record(recorder, 1);
+        self.alone.record_one(recorder);
         self.record_outputs(recorder, Rows::Few(1));
     }
 
@@ -171,21 +138,11 @@ impl Layer {
     pub fn record_attend(parts: &[LayerRows<'_>], recorder: &mut Recorder, rows: Rows) {
         let any = parts[0].layer;
         any.record_inputs(recorder, rows);
-        for part in parts {
-            part.layer.beside.rope.record_from(recorder, part.first, part.count);
-        }
-        // The sums of one row's splits and those of many rows share a buffer, so these come after those.
-        let (ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
-        for group in [ones, longer].into_iter().filter(|group| !group.is_empty()) {
-            recorder.barrier();
-            for part in group {
-                part.layer.beside.attention.record_attend(recorder, part.first, part.count);
-            }
-            recorder.barrier();
-            for part in group {
-                part.layer.beside.attention.record_merge(recorder, part.first, part.count);
-            }
-        }
+        let attends: Vec<_> = parts
+            .iter()
+            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, count: part.count })
+            .collect();
+        record_all(&attends, recorder);
         any.record_outputs(recorder, rows);
     }
 

@@ -25,6 +25,8 @@ pub mod scratch;
 
 pub mod inputs;
 
+mod attend;
+
 pub mod layer;
 
 pub mod forced;
@@ -36,6 +38,8 @@ pub mod step;
 pub mod decode;
 
 pub mod prefill;
+
+mod waves;
 
 mod error;
 

@@ -9,21 +9,18 @@
 use std::time::Instant;
 
 use crate::base::events::Lane;
-use crate::base::ids::{ExpertIndex, LayerIndex, SlotIndex, TokenId};
+use crate::base::ids::{LayerIndex, TokenId};
 use crate::expert::streamer::GUESS_FAN_OUT;
-use crate::gpu::{Commands, Mark, Recorder, Ticket};
-use crate::kernels::{Rows, few_columns};
+use crate::gpu::{Recorder, Ticket};
+use crate::kernels::Rows;
 use crate::model::decode::StepOutput;
-use crate::model::grouping::{Groups, tile_count};
-use crate::model::layer::{Layer, WaveTiles};
+use crate::model::grouping::Groups;
+use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
 use crate::model::sequence::Sequence;
 use crate::model::step::{Part, Placed, layers_of, rows_of};
+use crate::model::waves::Step;
 use crate::model::{LayerRoutes, Model, ModelError, Want};
-
-/// Experts of a wave at most: the device computes one wave while the next is read, so a wave is short beside a layer; and long enough
-/// that its kernels fill the device.
-const WAVE_EXPERTS: usize = 32;
 
 /// Who watches a chunk.
 pub trait PrefillObserver {
@@ -111,7 +108,7 @@ impl Model {
         }
         // A sweep reads ahead in the order of the file instead.
         let guesses = matches!(rows, Rows::Few(_)) && !is_sweep && self.streamer.wants_guesses();
-        let mut step = Step { in_flight: Vec::new() };
+        let mut step = Step::default();
         let mut ticket = self.begin_layers(parts, rows, guesses, &mut step)?;
 
         let lead = self.config.lead_layer_count as usize;
@@ -119,7 +116,7 @@ impl Model {
         let mut groups = Groups::default();
         for index in lead..layer_count {
             self.wait_and_read(ticket)?;
-            step.in_flight.clear();
+            step.ended();
             if observer.should_stop() {
                 return Err(ModelError::Stopped);
             }
@@ -153,7 +150,7 @@ impl Model {
             ticket = step.submit(self, recorder, mark)?;
         }
         self.watch.wait_gpu(&self.gpu, ticket)?;
-        step.in_flight.clear();
+        step.ended();
 
         if has_watched_logits {
             self.observe_logits(parts[0].sequence, count, observer)?;
@@ -203,47 +200,6 @@ impl Model {
     fn uses_nearly_all(&self, count: u32) -> bool {
         let left = 1.0 - f64::from(self.config.experts_used) / f64::from(self.config.expert_count);
         left.powf(f64::from(count)) <= 0.1
-    }
-
-    /// Loads and runs the experts of one layer, wave after wave.
-    fn run_waves(
-        &mut self,
-        bound: &Layer,
-        index: usize,
-        rows: Rows,
-        groups: &Groups,
-        step: &mut Step,
-    ) -> Result<(), ModelError> {
-        let layer = LayerIndex(u32::try_from(index).expect("invariant: few layers"));
-        let tokens_many = self.pipelines.tuning().tokens_many;
-        let mut left: Vec<ExpertIndex> = groups.experts();
-        let mut experts = Vec::new();
-        let mut tile_first = 0;
-        self.scratch.tiles_upload.write(self.scratch.pairs_offset_bytes, &groups.pairs);
-        while !(left.is_empty() && experts.is_empty()) {
-            if experts.is_empty() {
-                let behind = left.split_off(left.len().min(WAVE_EXPERTS));
-                experts = std::mem::replace(&mut left, behind);
-            }
-            let wave = self.streamer.load_wave(layer, &mut experts)?;
-            let (tiles, kinds) = wave_tiles(groups, &wave.experts, rows, tokens_many, tile_first);
-            let scratch = &self.scratch;
-            let (offset_bytes, len_bytes) = (u64::from(tile_first) * 12, tiles.len() as u64 * 4);
-            scratch.tiles_upload.write(offset_bytes, &tiles);
-            let mut recorder = self.gpu.recorder()?;
-            let mark = self.watch.clock.mark(Lane::Device, "a wave of experts", Some(layer.0), 0);
-            self.watch.clock.begin(&mut recorder, mark);
-            if tile_first == 0 {
-                let pairs_bytes = groups.pairs.len() as u64 * 4;
-                let from = scratch.pairs_offset_bytes;
-                recorder.copy(&scratch.tiles_upload, from, &scratch.tiles.pairs, 0, pairs_bytes);
-            }
-            recorder.copy(&scratch.tiles_upload, offset_bytes, &scratch.tiles.tiles, offset_bytes, len_bytes);
-            bound.record_wave(&mut recorder, &kinds);
-            step.submit(self, recorder, mark)?;
-            tile_first += tile_count(&tiles);
-        }
-        Ok(())
     }
 
     /// Gives up what was guessed wrongly of layer `index`, whose `picks` are known, and has the likely picks of the layer behind it
@@ -343,57 +299,5 @@ impl Model {
             first += rows;
         }
         Ok(())
-    }
-}
-
-/// The tiles of a wave of `experts`, and what kinds of them there are, in order; the first is tile `tile_first`.
-///
-/// Few rows make tiles as large as what they hold, so that an expert that one token picked is not computed for eight.
-fn wave_tiles(
-    groups: &Groups,
-    experts: &[(ExpertIndex, SlotIndex)],
-    rows: Rows,
-    tokens_many: u32,
-    tile_first: u32,
-) -> (Vec<u32>, Vec<WaveTiles>) {
-    let pairs_of = |expert| match rows {
-        Rows::Many(_) => Rows::Many(tokens_many),
-        Rows::Few(_) => Rows::Few(few_columns(groups.count(expert))),
-    };
-    let mut sorted: Vec<_> = experts.iter().map(|&(expert, slot)| (pairs_of(expert), expert, slot)).collect();
-    sorted.sort_by_key(|&(pairs, _, _)| pairs.count());
-    let (mut tiles, mut kinds) = (Vec::new(), Vec::<WaveTiles>::new());
-    for (pairs, expert, slot) in sorted {
-        let first = tile_first + tile_count(&tiles);
-        groups.append_tiles(expert, slot, pairs.count(), &mut tiles);
-        let count = tile_first + tile_count(&tiles) - first;
-        match kinds.last_mut() {
-            Some(kind) if kind.pairs == pairs => kind.count += count,
-            _ => kinds.push(WaveTiles { pairs, first, count }),
-        }
-    }
-    (tiles, kinds)
-}
-
-/// Commands of a chunk that the device may still run.
-struct Step {
-    in_flight: Vec<Commands>,
-}
-
-impl Step {
-    /// Submits what was recorded within `mark`, which began with it.
-    fn submit(
-        &mut self,
-        model: &Model,
-        mut recorder: Recorder,
-        mark: Option<Mark>,
-    ) -> Result<Ticket, ModelError> {
-        let clock = &model.watch.clock;
-        clock.end(&mut recorder, mark);
-        let commands = recorder.finish()?;
-        let ticket = model.gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
-        self.in_flight.push(commands);
-        Ok(ticket)
     }
 }
