@@ -59,10 +59,10 @@ fn what_is_brought_back_goes_on_bit_for_bit() {
     // The cut that other conversations would share, made while its rows were there.
     feed(&mut engine, &mut session, &ids[..240]);
     assert!(session.can_continue_at(200) && !session.could_continue_at(200, 100));
-    let cut = Arc::new(engine.cut(&session, 200).expect("copied").expect("still there"));
+    let cut = Arc::new(engine.cut(&session, 200, 0).expect("copied").expect("still there"));
     feed(&mut engine, &mut session, ids);
     assert!(!session.can_continue_at(200));
-    assert!(engine.cut(&session, 200).expect("no fault").is_none(), "its rows are overwritten");
+    assert!(engine.cut(&session, 200, 0).expect("no fault").is_none(), "its rows are overwritten");
 
     let mut saving = engine.begin_saving(&session, Some(370), &[cut]).expect("something held");
     let mut slices = 1;
@@ -70,7 +70,9 @@ fn what_is_brought_back_goes_on_bit_for_bit() {
         slices += 1;
     }
     assert_eq!(slices, 1, "all of the small model fits a slice");
+    let bytes = saving.bytes();
     let snapshot = Arc::new(saving.finish());
+    assert_eq!(snapshot.bytes(), bytes);
     assert_eq!(snapshot.tokens(), ids);
     let wanted = go_on(&mut engine, &mut session, next);
 
@@ -112,7 +114,16 @@ fn what_is_brought_back_goes_on_bit_for_bit() {
     fresh.reset();
     feed(&mut engine, &mut fresh, &ids[..240]);
     assert_eq!(fresh.keep_prefix(&[&ids[..200], &[other]].concat()), 200);
-    assert_same(&got, &go_on(&mut engine, &mut fresh, other), "at the cut");
+    let wanted_at_cut = go_on(&mut engine, &mut fresh, other);
+    assert_same(&got, &wanted_at_cut, "at the cut");
+    // The same by the cut alone, in a session that still has all on its full layers.
+    fresh.reset();
+    feed(&mut engine, &mut fresh, ids);
+    assert_eq!(fresh.reach(&branch), 0);
+    let mut rewinding = engine.begin_rewinding(&mut fresh, snapshot.cuts()[0].clone(), 200).expect("a cut");
+    while !engine.restore_step(&mut fresh, &mut rewinding).expect("copied") {}
+    assert_eq!(fresh.tokens(), &ids[..200]);
+    assert_same(&go_on(&mut engine, &mut fresh, other), &wanted_at_cut, "by the cut alone");
     assert_eq!(engine.restore(&mut session, &snapshot, &ids[..150]).expect("restored"), 0);
     assert_eq!(session.tokens(), Vec::<TokenId>::new());
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");

@@ -20,10 +20,10 @@ use super::backend::{Backend, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
+use super::prefix_store::{PrefixOptions, PrefixStore};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
 use super::shared::Shared;
-use super::slots::{Free, choose};
 use crate::wire::error::{ApiError, Kind};
 
 /// Steps between two looks at the engine's counters.
@@ -49,6 +49,8 @@ struct Running {
     numbers: Numbers,
     began: Instant,
     first_token_at: Instant,
+    /// Whether its slot holds what is re-used of its prompt, and nothing else.
+    is_settled: bool,
 }
 
 /// How a step left a job.
@@ -69,6 +71,8 @@ type Logprobs = Option<(f64, Vec<(TokenId, f64)>)>;
 pub(crate) struct Worker<B: Backend> {
     backend: B,
     slots: Vec<Slot<B::Session>>,
+    /// What no slot holds.
+    store: PrefixStore,
     shared: Arc<Shared>,
     /// The ids that end a reply.
     stop_ids: Vec<TokenId>,
@@ -88,17 +92,24 @@ impl PrefillObserver for PromptWatch<'_> {
 }
 
 impl<B: Backend> Worker<B> {
-    /// Opens `slots` sessions.
+    /// Opens `slots` sessions, and what is kept beside them.
     ///
     /// # Errors
-    /// When the device has too little memory.
-    pub(crate) fn new(mut backend: B, slots: u32, shared: Arc<Shared>) -> Result<Self, EngineError> {
+    /// When the device has too little memory, or a folder cannot be used.
+    pub(crate) fn new(
+        mut backend: B,
+        slots: u32,
+        prefix: &PrefixOptions,
+        shared: Arc<Shared>,
+    ) -> Result<Self, EngineError> {
         let facts = backend.facts();
         let slots = (0..slots)
             .map(|_| Ok(Slot { session: backend.open_session()?, running: None, used: 0 }))
             .collect::<Result<Vec<_>, EngineError>>()?;
         shared.board.reset(slots.len(), facts.context_len);
+        let store = PrefixStore::open(prefix, &backend, slots.len())?;
         let worker = Self {
+            store,
             stop_ids: facts.stops.entries().iter().map(|(id, _)| *id).collect(),
             think_close: Marker::ThinkClose.id(&facts.tokenizer).ok(),
             backend,
@@ -115,18 +126,29 @@ impl<B: Backend> Worker<B> {
     /// Works until the queue ends; then says what was wrong with the engine, if anything.
     pub(crate) fn run(mut self) -> Result<(), String> {
         loop {
-            while self.slots.iter().any(|slot| slot.running.is_none()) {
-                let free = self.slots.iter().filter(|slot| slot.running.is_none()).count();
+            self.store.serve(&self.shared.slot_requests, |index| self.slots[index].running.is_none());
+            loop {
+                let free = (0..self.slots.len()).filter(|index| self.is_free(*index)).count();
+                if free == 0 {
+                    break;
+                }
                 let is_idle = free == self.slots.len();
                 match self.shared.queue.next(free, is_idle) {
                     Next::Job(job) => self.begin(job),
                     Next::Nothing => {
                         if is_idle {
                             self.backend.rest();
+                            self.publish();
                         }
                         break;
                     }
-                    Next::End if is_idle => return self.backend.close(),
+                    Next::End if is_idle => {
+                        let sessions = self.slots.iter().map(|slot| &slot.session);
+                        let is_given_up = || self.shared.is_halted();
+                        let metrics = &self.shared.metrics.prefix;
+                        self.store.finish(&mut self.backend, sessions, &is_given_up, metrics);
+                        return self.backend.close();
+                    }
                     Next::End => break,
                 }
             }
@@ -134,6 +156,11 @@ impl<B: Backend> Worker<B> {
                 self.turn(index);
             }
         }
+    }
+
+    /// Whether a slot does no job, and nothing is being saved of it or restored to it.
+    fn is_free(&self, index: usize) -> bool {
+        self.slots[index].running.is_none() && !self.store.is_busy(index)
     }
 
     fn begin(&mut self, job: Job) {
@@ -153,20 +180,14 @@ impl<B: Backend> Worker<B> {
             }
         };
         sampler.start_from(&generation.ids);
-        let free: Vec<Option<Free<'_>>> = self
-            .slots
-            .iter()
-            .map(|slot| match slot.running {
-                Some(_) => None,
-                None => Some(Free { tokens: self.backend.tokens(&slot.session), used: slot.used }),
-            })
+        let free: Vec<Option<(&B::Session, u64)>> = (0..)
+            .zip(&self.slots)
+            .map(|(index, slot)| self.is_free(index).then_some((&slot.session, slot.used)))
             .collect();
-        let prefix = if generation.reuses_prefix { generation.ids.as_slice() } else { &[] };
-        let index = choose(&free, prefix).expect("invariant: a slot is free");
+        let index = self.store.choose(&self.backend, &free, generation.prefix(), &generation.ids);
         self.jobs += 1;
         let slot = &mut self.slots[index];
         slot.used = self.jobs;
-        let cached = self.backend.keep_prefix(&mut slot.session, prefix);
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()
             && generation.tokens_min == 0
@@ -177,7 +198,6 @@ impl<B: Backend> Worker<B> {
         let running = Running {
             numbers: Numbers {
                 prompt_tokens,
-                cached_tokens: cached,
                 queued: now - job.arrived,
                 ..Numbers::default()
             },
@@ -187,15 +207,51 @@ impl<B: Backend> Worker<B> {
             next: None,
             began: now,
             first_token_at: now,
+            is_settled: false,
             job,
         };
-        running.send(Event::Progress(running.progress(cached)));
         slot.running = Some(running);
+        if !self.store.is_busy(index) {
+            self.settle(index);
+        }
         self.show(index);
+    }
+
+    /// Forgets what a slot holds beyond the beginning of its prompt, once nothing is to be saved or restored any more.
+    fn settle(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        let Some(running) = slot.running.as_mut().filter(|running| !running.is_settled) else { return };
+        let cached = self.backend.keep_prefix(&mut slot.session, running.job.generation.prefix());
+        self.store.settled(index, cached, &self.shared.metrics.prefix);
+        running.is_settled = true;
+        running.numbers.cached_tokens = cached;
+        running.send(Event::Progress(running.progress(cached)));
+    }
+
+    /// Goes on with what is to be saved and restored of a slot before its next step. Whether that is all.
+    fn run_errands(&mut self, index: usize) -> bool {
+        if self.store.is_busy(index) {
+            let (slot, metrics) = (&mut self.slots[index], &self.shared.metrics.prefix);
+            if let Err(error) = self.store.step(index, &mut self.backend, &mut slot.session, metrics) {
+                match slot.running.take() {
+                    Some(running) => self.fail(&running, &error),
+                    None => self.failed(&error),
+                }
+            }
+            self.show(index);
+        }
+        if self.store.is_busy(index) {
+            return false;
+        }
+        self.settle(index);
+        true
     }
 
     /// One step of one slot.
     fn turn(&mut self, index: usize) {
+        if !self.run_errands(index) {
+            return;
+        }
         let slot = &mut self.slots[index];
         let Some(mut running) = slot.running.take() else { return };
         let outcome = if running.job.is_cancelled() || self.shared.is_halted() {
@@ -204,8 +260,10 @@ impl<B: Backend> Worker<B> {
             let step = match running.next {
                 None => self.feed_chunk(index, &mut running),
                 Some(token) => {
-                    let slot = &mut self.slots[index];
-                    self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
+                    self.before_step(index, 1).and_then(|()| {
+                        let slot = &mut self.slots[index];
+                        self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
+                    })
                 }
             };
             match step {
@@ -242,12 +300,19 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// Keeps what the next step of `tokens` would overwrite and is wanted later.
+    fn before_step(&mut self, index: usize, tokens: u32) -> Result<(), EngineError> {
+        let (session, metrics) = (&self.slots[index].session, &self.shared.metrics.prefix);
+        self.store.before_step(index, &mut self.backend, session, tokens, metrics)
+    }
+
     /// Feeds the next chunk of the prompt; gives what the last one gives.
     fn feed_chunk(
         &mut self,
         index: usize,
         running: &mut Running,
     ) -> Result<Option<Option<TokenId>>, EngineError> {
+        self.before_step(index, self.backend.chunk_len())?;
         let slot = &mut self.slots[index];
         let ids = &running.job.generation.ids;
         let held = self.backend.tokens(&slot.session).len();
@@ -372,6 +437,11 @@ impl<B: Backend> Worker<B> {
         tracing::error!(job = running.job.number, "a step failed: {error}");
         self.shared.metrics.failed();
         running.send(Event::Failed(told(error)));
+        self.failed(error);
+    }
+
+    /// Lets nothing in any more where nothing can be computed any more.
+    fn failed(&self, error: &EngineError) {
         if is_device_lost(error) {
             let why =
                 ApiError::new(Kind::Unavailable, "the GPU was lost: the server has to be started again");
@@ -393,6 +463,7 @@ impl<B: Backend> Worker<B> {
 
     fn publish(&self) {
         self.shared.metrics.engine(&self.backend.counters());
+        self.store.tell(&self.shared.metrics.prefix);
     }
 }
 

@@ -46,7 +46,7 @@ const SUM_BYTES: u64 = 16;
 const WRITE_BYTES: usize = 8 << 20;
 
 /// The end of a name under which a file is written before it gets its own.
-pub const PARTIAL: &str = ".partial";
+pub const PARTIAL: &str = ".flint-kv-partial";
 
 /// What a file says of itself, without the rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +152,12 @@ impl Snapshot {
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
         let planes = self.planes.iter().chain(self.cuts.iter().flat_map(|cut| &cut.planes));
         std::iter::once(tokens.into()).chain(planes.map(|plane| plane.as_slice().into()))
+    }
+
+    /// Bytes of its file.
+    pub fn file_bytes(&self) -> u64 {
+        let marks: Vec<CutMark> = self.cuts.iter().map(|cut| cut.mark).collect();
+        file_bytes(&self.shape, self.tokens.len() as u64, &marks)
     }
 
     /// Reads one.
@@ -395,7 +401,7 @@ mod tests {
         let path = folder.join("kept");
         let bytes = snapshot().save(&path, &|| false).expect("written");
         let content = fs::read(&path).expect("read");
-        assert_eq!(bytes, content.len() as u64);
+        assert_eq!((bytes, snapshot().file_bytes()), (content.len() as u64, bytes));
         (path, content)
     }
 
@@ -503,9 +509,9 @@ mod tests {
         let (path, content) = saved(folder.path());
         assert!(matches!(snapshot().save(&path, &|| true), Err(SnapshotError::GivenUp)));
         assert_eq!(fs::read(&path).expect("read"), content);
-        let left = folder.path().join(".kept.1-2.partial");
+        let left = folder.path().join(".kept.1-2.flint-kv-partial");
         fs::write(&left, b"half").expect("written");
-        let held = folder.path().join(".kept.1-3.partial");
+        let held = folder.path().join(".kept.1-3.flint-kv-partial");
         fs::write(&held, b"half").expect("written");
         let writing = File::open(&held).expect("open");
         writing.lock().expect("a lock");

@@ -122,6 +122,13 @@ impl Saving {
         })
     }
 
+    /// As [`Snapshot::bytes`].
+    pub fn bytes(&self) -> u64 {
+        let tokens = u32::try_from(self.tokens.len()).expect("invariant: a context is a u32");
+        let earlier: u64 = self.earlier.iter().map(|cut| cut.bytes()).sum();
+        self.shape.full_bytes(tokens) + u64::from(tokens) * 4 + self.shape.cut_bytes(self.mark) + earlier
+    }
+
     /// Whether everything has been copied.
     pub fn is_done(&self) -> bool {
         self.walk.is_done()
@@ -179,6 +186,29 @@ impl Restoring {
         Ok(Self { cut, to, walk: Walk::new(stretches), snapshot })
     }
 
+    /// The same from a cut of the very conversation that the session holds, whose full layers therefore hold all that they need.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NoCut`] where `to` is not of the cut, or beyond what is held.
+    pub fn of_cut(
+        cut: Arc<Cut>,
+        to: u32,
+        (model, shape): (Sha256Digest, &CacheShape),
+        held: &[TokenId],
+        rows_of: impl Fn(usize) -> u32,
+    ) -> Result<Self, SnapshotError> {
+        let tokens = u32::try_from(held.len()).expect("invariant: a context is a u32");
+        let mark = cut.mark;
+        if to > tokens || !(mark.from(shape)..=mark.position).contains(&to) {
+            return Err(SnapshotError::NoCut { tokens, got: to });
+        }
+        let begin = |layer, first: u32| first.max(to.saturating_sub(rows_of(layer)));
+        let walk = Walk::new(sliding_stretches(shape, mark, 0, to, begin));
+        let tokens = held[..to as usize].to_vec();
+        let snapshot = Snapshot { model, shape: shape.clone(), tokens, planes: Vec::new(), cuts: vec![cut] };
+        Ok(Self { snapshot: Arc::new(snapshot), cut: 0, to, walk })
+    }
+
     /// Whether everything has been copied.
     pub fn is_done(&self) -> bool {
         self.walk.is_done()
@@ -189,9 +219,9 @@ impl Restoring {
         &self.snapshot.tokens[..self.to as usize]
     }
 
-    /// What they are brought back from.
-    pub fn snapshot(&self) -> &Arc<Snapshot> {
-        &self.snapshot
+    /// The cuts of what they are brought back from.
+    pub fn cuts(&self) -> &[Arc<Cut>] {
+        &self.snapshot.cuts
     }
 }
 
@@ -245,15 +275,17 @@ impl Engine {
         Ok(saving.finish())
     }
 
-    /// The rows of sliding layers that whoever goes on at `position` needs, as long as they are there; none when they are not.
+    /// The rows of sliding layers that whoever goes on at `position`, or up to `slack` tokens before, needs, as long as they are
+    /// there; none when they are not. At once: it is a window of each sliding layer.
     ///
     /// # Errors
     /// When the device fails, or host memory is short.
-    pub fn cut(&mut self, session: &Session, position: u32) -> Result<Option<Cut>, EngineError> {
-        if position == 0 || !session.can_continue_at(position) {
+    pub fn cut(&mut self, session: &Session, position: u32, slack: u32) -> Result<Option<Cut>, EngineError> {
+        let back_to = position.saturating_sub(slack);
+        if back_to == 0 || !session.can_continue_at(position) || !session.can_continue_at(back_to) {
             return Ok(None);
         }
-        let (shape, mark) = (self.cache_shape(), CutMark { position, slack: 0 });
+        let (shape, mark) = (self.cache_shape(), CutMark { position, slack });
         let stretches = sliding_stretches(&shape, mark, 0, position, |_, first| first);
         let mut planes = planes_for(&stretches, shape.row_bytes)?;
         let mut walk = Walk::new(stretches);
@@ -284,6 +316,24 @@ impl Engine {
             session.tokens(),
             |layer| cache.layers[layer].rows,
         )?;
+        session.reset();
+        Ok(restoring)
+    }
+
+    /// Begins to go back to the first `to` tokens of what the session holds, which its rings have lost and `cut` has. Until
+    /// [`Self::restore_step`] says that it is done, the session is empty.
+    ///
+    /// # Errors
+    /// As [`Restoring::of_cut`]; the session is then as it was.
+    pub fn begin_rewinding(
+        &self,
+        session: &mut Session,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        let cache = session.sequence().cache();
+        let of = (self.identity(), &self.cache_shape());
+        let restoring = Restoring::of_cut(cut, to, of, session.tokens(), |layer| cache.layers[layer].rows)?;
         session.reset();
         Ok(restoring)
     }

@@ -30,6 +30,11 @@ impl Cut {
         self.mark.position
     }
 
+    /// The fewest tokens, and the most, that are taken up by it.
+    pub fn reach(&self, shape: &CacheShape) -> std::ops::RangeInclusive<u32> {
+        self.mark.from(shape)..=self.mark.position
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> u64 {
         self.planes.iter().map(|plane| plane.len() as u64).sum()
@@ -80,7 +85,7 @@ impl Snapshot {
 
     /// The cut from which `to` tokens are taken up.
     pub(super) fn cut_for(&self, to: u32) -> Option<usize> {
-        self.cuts.iter().position(|cut| (cut.mark.from(&self.shape)..=cut.mark.position).contains(&to))
+        self.cuts.iter().position(|cut| cut.reach(&self.shape).contains(&to))
     }
 }
 
