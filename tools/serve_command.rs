@@ -11,7 +11,8 @@ use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::engine::{Engine, EngineError, EngineOptions};
 use flint_rt::sample::SamplerOptions;
 use flint_serve::{
-    Defaults, FormChoice, Loading, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions, sensible_bytes,
+    Defaults, FormChoice, Loading, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions,
+    sensible_bytes,
 };
 
 use crate::args::{AutoOrBytes, EngineArgs, Think, auto_or_bytes, bytes, sampling};
@@ -122,7 +123,10 @@ impl PrefixArgs {
             ));
         }
         if let Some(folder) = self.slot_save_path.as_ref().filter(|folder| !folder.is_dir()) {
-            return Err(Failure::usage(format!("--slot-save-path {}: there is no such folder", folder.display())));
+            return Err(Failure::usage(format!(
+                "--slot-save-path {}: there is no such folder",
+                folder.display()
+            )));
         }
         Ok(PrefixOptions {
             memory_bytes,
@@ -191,11 +195,8 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let opened = model.clone();
     let open = move |loading: &Loading| -> Outcome<Engine> {
         let model = opened;
-        let options = EngineOptions {
-            sessions: Some(parallel),
-            aside_bytes,
-            ..open::options(&engine, &model, None)
-        };
+        let options =
+            EngineOptions { sessions: Some(parallel), aside_bytes, ..open::options(&engine, &model, None) };
         open::engine_watched(&engine, &model, &options, &mut |progress| {
             loading.set(progress.done_bytes, progress.total_bytes);
         })

@@ -216,7 +216,8 @@ fn drive<B: Backend, E>(
     let form = ChatForm::new(&facts.tokenizer, facts.chat_template.as_deref(), &options.form);
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
-    let worker = Worker::new(backend, options.slots, &options.prefix, shared.clone()).map_err(ServeError::Sessions)?;
+    let worker =
+        Worker::new(backend, options.slots, &options.prefix, shared.clone()).map_err(ServeError::Sessions)?;
     let name = options.alias;
     let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
     let end = facts.stops.entries().first().map(|(id, _)| *id);

@@ -136,12 +136,8 @@ pub trait Backend {
     ///
     /// # Errors
     /// As there.
-    fn cut(
-        &mut self,
-        session: &Self::Session,
-        position: u32,
-        slack: u32,
-    ) -> Result<Option<Cut>, EngineError>;
+    fn cut(&mut self, session: &Self::Session, position: u32, slack: u32)
+    -> Result<Option<Cut>, EngineError>;
 
     /// As [`Engine::begin_restoring`].
     ///

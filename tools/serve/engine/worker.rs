@@ -196,11 +196,7 @@ impl<B: Backend> Worker<B> {
         let now = Instant::now();
         let prompt_tokens = u32::try_from(generation.ids.len()).expect("invariant: it fits the context");
         let running = Running {
-            numbers: Numbers {
-                prompt_tokens,
-                queued: now - job.arrived,
-                ..Numbers::default()
-            },
+            numbers: Numbers { prompt_tokens, queued: now - job.arrived, ..Numbers::default() },
             sampler,
             reply,
             want: if is_plain { Want::Greedy } else { Want::Logits },
@@ -259,12 +255,10 @@ impl<B: Backend> Worker<B> {
         } else {
             let step = match running.next {
                 None => self.feed_chunk(index, &mut running),
-                Some(token) => {
-                    self.before_step(index, 1).and_then(|()| {
-                        let slot = &mut self.slots[index];
-                        self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
-                    })
-                }
+                Some(token) => self.before_step(index, 1).and_then(|()| {
+                    let slot = &mut self.slots[index];
+                    self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
+                }),
             };
             match step {
                 Ok(None) => Outcome::GoesOn,

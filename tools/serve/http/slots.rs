@@ -85,7 +85,9 @@ fn verb(uri: &Uri) -> Result<Verb, ApiError> {
         Some("restore") => Ok(Verb::Restore),
         Some("erase") => Ok(Verb::Erase),
         Some(_) => Err(ApiError::new(Kind::Invalid, "action: wanted save, restore or erase")),
-        None => Err(ApiError::new(Kind::Invalid, "action is missing: ask for ?action=save, restore or erase")),
+        None => {
+            Err(ApiError::new(Kind::Invalid, "action is missing: ask for ?action=save, restore or erase"))
+        }
     }
 }
 

@@ -167,7 +167,8 @@ SwapTotal:             0 kB
 
     #[test]
     fn what_another_takes_is_gone_from_every_limit() {
-        let group = |used_bytes| GroupRoom { folder: "/g".into(), limit_bytes: 90, used_bytes, cache_bytes: 5 };
+        let group =
+            |used_bytes| GroupRoom { folder: "/g".into(), limit_bytes: 90, used_bytes, cache_bytes: 5 };
         let memory = HostRoom {
             total_bytes: Some(200),
             available_bytes: Some(100),

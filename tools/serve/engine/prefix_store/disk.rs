@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::snapshot::file::{SnapshotHead, remove_partial};
 use flint_rt::engine::snapshot::CacheShape;
+use flint_rt::engine::snapshot::file::{SnapshotHead, remove_partial};
 use flint_rt::engine::{Snapshot, SnapshotError};
 use flint_rt::store::Sha256Digest;
 
@@ -120,7 +120,11 @@ impl Disk {
             let path = entry.path();
             let found = entry.metadata().ok().filter(|found| found.is_file())?;
             let modified = found.modified().unwrap_or(UNIX_EPOCH);
-            (path.extension() == Some(OsStr::new(ENDING))).then_some(Found { path, bytes: found.len(), modified })
+            (path.extension() == Some(OsStr::new(ENDING))).then_some(Found {
+                path,
+                bytes: found.len(),
+                modified,
+            })
         });
         found.collect()
     }
@@ -215,7 +219,8 @@ impl Disk {
         match &loaded {
             // So that it leaves late. Where that is not allowed it leaves earlier.
             Ok(_) => {
-                let _ = File::options().append(true).open(path).map(|file| file.set_modified(SystemTime::now()));
+                let _ =
+                    File::options().append(true).open(path).map(|file| file.set_modified(SystemTime::now()));
             }
             Err(error) => self.forget(path, error),
         }

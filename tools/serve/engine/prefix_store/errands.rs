@@ -79,7 +79,12 @@ fn told(error: &SnapshotError) -> (Kind, String) {
             return (Kind::Invalid, "there is no such file: save a slot under this name first".to_owned());
         }
         SnapshotError::NoMemory { .. } => return (Kind::Unavailable, error.to_string()),
-        _ => return (Kind::Server, "the file cannot be read or written; the server's log says why".to_owned()),
+        _ => {
+            return (
+                Kind::Server,
+                "the file cannot be read or written; the server's log says why".to_owned(),
+            );
+        }
     };
     (Kind::Invalid, format!("the file {text}: the slot is as it was"))
 }
@@ -163,13 +168,15 @@ impl PrefixStore {
                 Some(None) => Left::Nothing,
             }),
             Errand::LoadKept { path, bytes, to } => Ok(self.begin_load(path, bytes, to, metrics)),
-            Errand::LoadNamed { path, asker } => Ok(match self.files.as_ref().and_then(|files| files.load(path)) {
-                Some(answer) => Left::Waits(Errand::LoadingNamed { answer, asker }),
-                None => {
-                    asker.failed(Kind::Unavailable, THREADS_BUSY);
-                    Left::Nothing
-                }
-            }),
+            Errand::LoadNamed { path, asker } => {
+                Ok(match self.files.as_ref().and_then(|files| files.load(path)) {
+                    Some(answer) => Left::Waits(Errand::LoadingNamed { answer, asker }),
+                    None => {
+                        asker.failed(Kind::Unavailable, THREADS_BUSY);
+                        Left::Nothing
+                    }
+                })
+            }
             Errand::LoadingKept { answer, bytes, to } => Ok(match answer.look() {
                 None => Left::Waits(Errand::LoadingKept { answer, bytes, to }),
                 Some(Some(Ok(snapshot))) => {

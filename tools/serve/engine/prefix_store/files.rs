@@ -5,9 +5,9 @@
 //!   is held in memory, so the store counts it until it is written.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -93,7 +93,8 @@ impl Files {
         let (writes_of, reads_of) = (common.clone(), common.clone());
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let failed = |source| SnapshotError::Io { what: "start a thread for", path: PathBuf::new(), source };
-        let writer = named("cache-write").spawn(move || to_write.iter().for_each(|write| writes_of.write(write)));
+        let writer =
+            named("cache-write").spawn(move || to_write.iter().for_each(|write| writes_of.write(write)));
         let writer = writer.map_err(failed)?;
         let reader = named("cache-read").spawn(move || to_read.iter().for_each(|read| reads_of.read(read)));
         reader.map_err(failed)?;

@@ -75,9 +75,8 @@ impl Memory {
 
     /// The most tokens that one has in common with `prompt`, whether it can be taken up there or not.
     pub(super) fn common(&self, prompt: &[TokenId]) -> usize {
-        let common = |entry: &Entry| {
-            flint_rt::engine::session::common_prefix(entry.snapshot.tokens(), prompt)
-        };
+        let common =
+            |entry: &Entry| flint_rt::engine::session::common_prefix(entry.snapshot.tokens(), prompt);
         self.entries.iter().map(common).max().unwrap_or(0)
     }
 

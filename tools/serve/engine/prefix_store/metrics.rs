@@ -53,8 +53,10 @@ impl PrefixMetrics {
             counter
         };
         let misses = counter("prompt_cache_misses", "Prompts of which nothing was found");
-        let kept = counter("prompt_cache_kept", "Conversations kept in host memory when another took their slot");
-        let dropped = counter("prompt_cache_dropped", "Conversations for which there was no room, or a failed write");
+        let kept =
+            counter("prompt_cache_kept", "Conversations kept in host memory when another took their slot");
+        let dropped =
+            counter("prompt_cache_dropped", "Conversations for which there was no room, or a failed write");
         let evicted = counter("prompt_cache_evicted", "Conversations that left host memory for others");
         let restored_bytes = counter("prompt_cache_restored_bytes", "Bytes copied back to the device");
         let written_bytes = counter("prompt_cache_written_bytes", "Bytes written to disk");

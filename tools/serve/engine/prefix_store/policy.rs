@@ -45,7 +45,9 @@ pub(super) fn place(slots: &[Option<FreeSlot<'_>>], kept_reach: u32, prompt: &[T
     let free = || slots.iter().enumerate().filter_map(|(index, slot)| Some((index, (*slot)?)));
     let prompt_len = prompt.len() as u64;
     let alike = free()
-        .filter(|(_, slot)| slot.reach > 0 && u64::from(slot.reach) * 100 >= prompt_len * SIMILARITY_PERCENT_MIN)
+        .filter(|(_, slot)| {
+            slot.reach > 0 && u64::from(slot.reach) * 100 >= prompt_len * SIMILARITY_PERCENT_MIN
+        })
         .max_by_key(|(index, slot)| (slot.reach, slot.used, *index));
     let oldest = || free().min_by_key(|(_, slot)| slot.used);
     let (slot, found) = alike.or_else(oldest)?;
@@ -142,7 +144,10 @@ mod tests {
     fn a_prompt_goes_where_its_beginning_lies() {
         let prompt = prompt();
         let (half, other) = (&prompt[..50], [7, 8, 9]);
-        assert_eq!(place(&[slot(&other, 0, 1), slot(half, 50, 9), slot(&[], 0, 0)], 0, &prompt), slot_only(1));
+        assert_eq!(
+            place(&[slot(&other, 0, 1), slot(half, 50, 9), slot(&[], 0, 0)], 0, &prompt),
+            slot_only(1)
+        );
         assert_eq!(place(&[slot(&prompt, 99, 1), slot(half, 50, 9)], 0, &prompt), slot_only(0));
         // Of equally good ones the later used.
         assert_eq!(place(&[slot(half, 50, 1), slot(half, 50, 9)], 0, &prompt), slot_only(1));
@@ -154,7 +159,10 @@ mod tests {
     fn a_strange_prompt_takes_the_oldest() {
         let prompt = prompt();
         let little = &prompt[..9];
-        assert_eq!(place(&[slot(little, 9, 5), slot(&[1], 0, 2), slot(&[2], 0, 3)], 0, &prompt), slot_only(1));
+        assert_eq!(
+            place(&[slot(little, 9, 5), slot(&[1], 0, 2), slot(&[2], 0, 3)], 0, &prompt),
+            slot_only(1)
+        );
         assert_eq!(place(&[slot(little, 9, 5), slot(&[], 0, 0)], 0, &prompt), slot_only(1));
         assert_eq!(place(&[None, slot(little, 9, 5)], 0, &prompt), slot_only(1));
         // One that is not to use what is there.

@@ -87,7 +87,11 @@ impl Requests {
         let mut waiting = self.lock();
         waiting.retain(|request| !request.asker.answer.is_closed());
         if waiting.len() >= WAITING_MAX {
-            return Err(ApiError::later(Kind::Busy, "too many wait for slots already: try again in a while", 5));
+            return Err(ApiError::later(
+                Kind::Busy,
+                "too many wait for slots already: try again in a while",
+                5,
+            ));
         }
         let (answer, answered) = oneshot::channel();
         waiting.push_back(Request { slot, action, asker: Asker { answer, began: Instant::now() } });

@@ -5,21 +5,19 @@ use std::sync::Arc;
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::session::common_prefix;
-use flint_rt::engine::snapshot::value::{CUTS_MAX, kept_cuts};
 use flint_rt::engine::snapshot::shape::CutMark;
+use flint_rt::engine::snapshot::value::{CUTS_MAX, kept_cuts};
 use flint_rt::engine::snapshot::{CacheShape, Cut, file};
 use flint_rt::engine::{EngineError, Snapshot};
 use flint_rt::text::chat::Marker;
 
+use super::PrefixOptions;
 use super::disk::Disk;
 use super::errands::{Errand, From, Target};
 use super::files::Files;
 use super::memory::Memory;
-use super::PrefixOptions;
 use super::metrics::{Origin, PrefixMetrics};
-use super::policy::{
-    FreeSlot, GAIN_MIN, PROMPT_SLACK, TOKENS_MIN, Wanted, is_displaced, place, wanted_cuts,
-};
+use super::policy::{FreeSlot, GAIN_MIN, PROMPT_SLACK, TOKENS_MIN, Wanted, is_displaced, place, wanted_cuts};
 use super::requests::{Action, Requests};
 use crate::engine::backend::Backend;
 
@@ -90,7 +88,9 @@ impl PrefixStore {
     ) -> Result<Self, EngineError> {
         let (model, shape) = backend.identity();
         let disk = match &options.disk {
-            Some((folder, bytes_max)) => Some(Arc::new(Disk::open(folder, *bytes_max, model, shape.clone())?)),
+            Some((folder, bytes_max)) => {
+                Some(Arc::new(Disk::open(folder, *bytes_max, model, shape.clone())?))
+            }
             None => None,
         };
         if let Some(folder) = &options.slot_files {
@@ -275,9 +275,9 @@ impl PrefixStore {
 
     /// Takes up what is asked of free slots; `is_free` says which do no job.
     pub(crate) fn serve(&mut self, requests: &Requests, is_free: impl Fn(usize) -> bool) {
-        while let Some(request) = requests.next(|index| {
-            self.slots.get(index).is_some_and(|slot| slot.errands.is_empty() && is_free(index))
-        }) {
+        while let Some(request) = requests
+            .next(|index| self.slots.get(index).is_some_and(|slot| slot.errands.is_empty() && is_free(index)))
+        {
             let slot = &mut self.slots[request.slot];
             let asker = request.asker;
             slot.errands.push_back(match request.action {
