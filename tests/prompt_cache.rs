@@ -155,6 +155,38 @@ fn conversations_take_turns_in_one_slot() {
 }
 
 #[test]
+fn what_is_kept_stays_within_its_limit() {
+    let name = "what_is_kept_stays_within_its_limit";
+    // A conversation of these takes 1.3 to 1.9 MB: one has room, two have not.
+    let flags = ["--parallel", "1", "-c", "640", "--prefill-chunk", CHUNK, "--prompt-cache-memory", "2MiB"];
+    let Some(server) = Server::start(name, &flags) else { return };
+    let client = server.client;
+    let mut talks: Vec<Talk> = OPENINGS.iter().map(|opening| Talk::new(client, opening)).collect();
+    let mut held = Vec::new();
+    for talk in &mut talks {
+        assert_eq!(talk.go_on(client, 4).cached, 0);
+        held.push(talk.held());
+        let bytes = metric(client, "flint_rt_prompt_cache_memory_bytes");
+        assert!(bytes <= 2 << 20, "{bytes}");
+    }
+    assert!(metric(client, "flint_rt_prompt_cache_evicted_total") > 0);
+    // The second displaced the first, so it is the second that is still there.
+    assert_eq!(talks[1].go_on(client, 4).cached, held[1]);
+    assert_eq!(talks[0].go_on(client, 4).cached, 0);
+    ends_well(server);
+
+    let flags = ["--parallel", "1", "-c", "640", "--prefill-chunk", CHUNK, "--prompt-cache-memory", "64KiB"];
+    let server = Server::start(name, &flags).unwrap();
+    let client = server.client;
+    for talk in &mut talks[..2] {
+        talk.go_on(client, 4);
+    }
+    assert_eq!(metric(client, "flint_rt_prompt_cache_dropped_total"), 1);
+    assert_eq!(metric(client, "flint_rt_prompt_cache_memory_bytes"), 0);
+    ends_well(server);
+}
+
+#[test]
 fn what_rings_have_lost_comes_from_cuts() {
     let name = "what_rings_have_lost_comes_from_cuts";
     let flags = ["--parallel", "1", "-c", "640", "--prefill-chunk", CHUNK];

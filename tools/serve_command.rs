@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::base::host_memory::HostRoom;
 use flint_rt::base::limits::SESSIONS_MAX;
+use flint_rt::base::units::display_bytes;
 use flint_rt::engine::{Engine, EngineError, EngineOptions};
 use flint_rt::sample::SamplerOptions;
 use flint_serve::{
@@ -189,6 +190,9 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
     let options = ServeOptions { alias, file_name, ..options };
     log(args.log);
+    if options.prefix.memory_bytes > 0 {
+        note(&format!("prompt cache: up to {} of host memory", display_bytes(options.prefix.memory_bytes)));
+    }
     interrupt::serve();
     let (engine, parallel, aside_bytes) = (args.engine, args.parallel, options.prefix.memory_bytes);
     let model = Arc::new(model);

@@ -103,6 +103,11 @@ mod tests {
         let mark = CutMark { position: 20, slack: 2 };
         assert_eq!(shape.cut_bytes(mark), 2 * 4 * (6 + 4));
         assert_eq!(shape.full_bytes(20), 2 * 4 * 20);
+        // Flint's: 14 full layers, 35 with windows of 513, rows of 4 heads of 128 in f16.
+        let windows = (0..49).map(|layer| (layer % 7 < 5).then_some(513)).collect();
+        let flint = CacheShape { row_bytes: 1024, windows };
+        assert_eq!((flint.full_bytes(1), flint.full_layers().count()), (28_672, 14));
+        assert_eq!(flint.cut_bytes(CutMark { position: 10_000, slack: 0 }), 36_700_160);
         let plain = CacheShape { row_bytes: 4, windows: vec![None, None] };
         assert_eq!((mark.from(&plain), plain.cut_bytes(mark)), (0, 0));
     }

@@ -80,6 +80,11 @@ impl Memory {
         self.entries.iter().map(common).max().unwrap_or(0)
     }
 
+    /// Whether somebody works with one of them, as who writes it does.
+    pub(super) fn is_any_held(&self) -> bool {
+        self.entries.iter().any(|entry| Arc::strong_count(&entry.snapshot) > 1)
+    }
+
     /// Notes a use.
     pub(super) fn touch(&mut self, snapshot: &Arc<Snapshot>) {
         self.uses += 1;

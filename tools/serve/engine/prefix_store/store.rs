@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::session::common_prefix;
@@ -60,6 +61,9 @@ impl Slot {
         usable.max_by_key(|(_, to)| *to).map(|(cut, to)| (cut.clone(), to))
     }
 }
+
+/// How often it is asked at the end whether the writer has come further.
+const WRITER_LOOK: Duration = Duration::from_millis(1);
 
 /// All that is kept.
 pub(crate) struct PrefixStore {
@@ -304,26 +308,31 @@ impl PrefixStore {
     {
         let Some(files) = self.files.take() else { return };
         if self.disk.is_some() {
-            let (mut kept, mut failed) = (0, 0);
+            // Those first that a slot's might take the place of; what is on disk already is not written again.
+            self.write_all(&files, is_given_up);
             for (index, session) in sessions.enumerate() {
                 match self.last_snapshot(index, backend, session, is_given_up, metrics) {
                     Ok(Some(snapshot)) => self.memory.insert(snapshot),
                     Ok(None) => {}
-                    Err(error) => {
-                        failed += 1;
-                        tracing::warn!("a conversation was not kept: {error}");
-                    }
+                    Err(error) => tracing::warn!("a conversation was not kept: {error}"),
                 }
             }
-            for snapshot in self.memory.snapshots() {
-                while !is_given_up() && !files.keep(snapshot.clone()) {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                }
-                kept += 1;
-            }
-            tracing::info!(kept, failed, "conversations are written to the prompt cache's folder");
+            self.write_all(&files, is_given_up);
+            tracing::info!(
+                bytes = self.memory.bytes(),
+                "conversations are written to the prompt cache's folder"
+            );
         }
         files.finish(is_given_up);
+    }
+
+    /// Has all that is in memory written.
+    fn write_all(&self, files: &Files, is_given_up: &dyn Fn() -> bool) {
+        for snapshot in self.memory.snapshots() {
+            while !is_given_up() && !files.keep(snapshot.clone()) {
+                std::thread::sleep(WRITER_LOOK);
+            }
+        }
     }
 
     /// What a slot holds, if it is worth it and not kept yet.
@@ -342,8 +351,12 @@ impl PrefixStore {
         let cuts = std::mem::take(&mut self.slots[index].cuts);
         let back_to = self.slots[index].prompt_tokens.checked_sub(PROMPT_SLACK);
         let mut saving = backend.begin_saving(session, back_to, &cuts)?;
-        if !self.make_room(saving.bytes(), metrics) {
-            return Ok(None);
+        while !self.make_room(saving.bytes(), metrics) {
+            // Whatever is written leaves when it is.
+            if !self.memory.is_any_held() || is_given_up() {
+                return Ok(None);
+            }
+            std::thread::sleep(WRITER_LOOK);
         }
         while !backend.save_step(session, &mut saving)? {
             if is_given_up() {
