@@ -149,3 +149,37 @@ fn what_is_brought_back_goes_on_bit_for_bit() {
     assert_eq!(engine.restore(&mut session, &snapshot, &ids[..205]).expect("restored"), 200);
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
 }
+
+#[test]
+fn what_takes_several_slices_comes_back_whole() {
+    let Some(mut engine) = open(512, CHUNK) else { return skip_without_device() };
+    // So that slices end within planes, and within the pieces of rings that have gone round.
+    engine.set_snapshot_slice(100_000);
+    let ids = &Vectors::read().heldout_ids(&engine)[..TOKENS];
+    let mut session = engine.session().expect("a session");
+    feed(&mut engine, &mut session, ids);
+    let mut saving = engine.begin_saving(&session, Some(380), &[]).expect("something held");
+    let mut slices = 1;
+    while !engine.save_step(&session, &mut saving).expect("copied") {
+        slices += 1;
+    }
+    let snapshot = Arc::new(saving.finish());
+    // Of 195 rows each; the ring pieces are copied by the row, too.
+    assert_eq!(slices, (snapshot.bytes() - 4 * 400).div_ceil(195 * 512));
+    let wanted = go_on(&mut engine, &mut session, 7);
+
+    session.reset();
+    feed(&mut engine, &mut session, &ids[100..200]);
+    let mut restoring = engine.begin_restoring(&mut session, snapshot, 400).expect("it fits");
+    assert!(!engine.restore_step(&mut session, &mut restoring).expect("copied"));
+    assert_eq!(session.tokens(), Vec::<TokenId>::new(), "nothing until it is whole");
+    // Another conversation has steps between the slices.
+    let mut other = engine.session().expect("a session");
+    feed(&mut engine, &mut other, &ids[..50]);
+    while !engine.restore_step(&mut session, &mut restoring).expect("copied") {
+        engine.feed_token(&mut other, 7, Want::Greedy).expect("a step");
+    }
+    assert_eq!(session.tokens(), ids);
+    assert_same(&go_on(&mut engine, &mut session, 7), &wanted, "in slices");
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+}

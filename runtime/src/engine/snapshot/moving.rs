@@ -231,6 +231,12 @@ impl Engine {
         CacheShape::of(self.config())
     }
 
+    /// Has snapshots copied in slices of `bytes` from now on; 8 MiB unless this says otherwise. Smaller ones keep whoever waits between
+    /// them less, and copy slower.
+    pub fn set_snapshot_slice(&mut self, bytes: u32) {
+        self.porter.set_slice(bytes);
+    }
+
     /// Begins to copy what the session holds. Besides at its end, the snapshot can be taken up from `back_to` on where the
     /// session can go back that far, and at the `earlier` cuts.
     ///
@@ -249,7 +255,7 @@ impl Engine {
         Ok(Saving::new(self.identity(), &self.cache_shape(), session.tokens(), slack, earlier)?)
     }
 
-    /// Copies the next slice of at most 8 MiB. Returns whether that was the last.
+    /// Copies the next slice. Returns whether that was the last.
     ///
     /// # Errors
     /// When the device fails.
@@ -338,7 +344,7 @@ impl Engine {
         Ok(restoring)
     }
 
-    /// Copies the next slice of at most 8 MiB. Returns whether that was the last: then the session holds the tokens.
+    /// Copies the next slice. Returns whether that was the last: then the session holds the tokens.
     ///
     /// # Errors
     /// When the device fails; the session stays empty.

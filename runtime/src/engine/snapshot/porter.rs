@@ -13,28 +13,35 @@ use crate::model::kv_cache::KvCache;
 const SLICE_BYTES: u32 = 8 << 20;
 
 /// The staging buffers.
-#[derive(Default)]
 pub(in crate::engine) struct Porter {
     upload: Option<Buffer>,
     readback: Option<Buffer>,
+    slice_bytes: u32,
 }
 
-/// The one that is there, or a new one.
+impl Default for Porter {
+    fn default() -> Self {
+        Self { upload: None, readback: None, slice_bytes: SLICE_BYTES }
+    }
+}
+
+/// The one that is there, or a new one of `slice_bytes`.
 fn staging<'b>(
     held: &'b mut Option<Buffer>,
     gpu: &Gpu,
+    slice_bytes: u32,
     placement: Placement,
 ) -> Result<&'b Buffer, GpuError> {
     let made = match held.take() {
         Some(buffer) => buffer,
-        None => gpu.buffer("snapshot staging", SLICE_BYTES.into(), placement)?,
+        None => gpu.buffer("snapshot staging", slice_bytes.into(), placement)?,
     };
     Ok(held.insert(made))
 }
 
-/// The next runs of a walk, with where each lies in the staging buffer.
-fn slice(walk: &mut Walk, cache: &KvCache, row_bytes: u32) -> Vec<(Run, u64)> {
-    let runs = walk.next_slice((SLICE_BYTES / row_bytes).max(1), |layer| cache.layers[layer].rows);
+/// The next runs of a walk, of `rows` together at most, with where each lies in the staging buffer.
+fn slice(walk: &mut Walk, cache: &KvCache, rows: u32, row_bytes: u32) -> Vec<(Run, u64)> {
+    let runs = walk.next_slice(rows, |layer| cache.layers[layer].rows);
     let mut offset = 0;
     let placed = |run: Run| {
         let at = offset;
@@ -54,6 +61,17 @@ fn rows_of(cache: &KvCache, run: Run) -> &Buffer {
 }
 
 impl Porter {
+    /// Copies so many bytes at a time from now on, or a row where that is more.
+    pub(super) fn set_slice(&mut self, slice_bytes: u32) {
+        *self = Self { slice_bytes, ..Self::default() };
+    }
+
+    /// Bytes of a staging buffer, and the rows that it holds.
+    fn slice_of(&self, row_bytes: u32) -> (u32, u32) {
+        let bytes = self.slice_bytes.max(row_bytes);
+        (bytes, bytes / row_bytes)
+    }
+
     /// Appends the next slice of `walk` to `planes`. Runs of a plane come in the order of their rows.
     ///
     /// # Errors
@@ -66,8 +84,9 @@ impl Porter {
         walk: &mut Walk,
         planes: &mut [Vec<u8>],
     ) -> Result<(), GpuError> {
-        let readback = staging(&mut self.readback, gpu, Placement::Readback)?;
-        let runs = slice(walk, cache, row_bytes);
+        let (slice_bytes, rows) = self.slice_of(row_bytes);
+        let readback = staging(&mut self.readback, gpu, slice_bytes, Placement::Readback)?;
+        let runs = slice(walk, cache, rows, row_bytes);
         let mut recorder = gpu.recorder()?;
         for &(run, offset) in &runs {
             let source_offset = bytes_of(run.row, row_bytes);
@@ -103,8 +122,9 @@ impl Porter {
         walk: &mut Walk,
         plane: impl Fn(usize) -> &'p [u8],
     ) -> Result<(), GpuError> {
-        let upload = staging(&mut self.upload, gpu, Placement::Upload)?;
-        let runs = slice(walk, cache, row_bytes);
+        let (slice_bytes, rows) = self.slice_of(row_bytes);
+        let upload = staging(&mut self.upload, gpu, slice_bytes, Placement::Upload)?;
+        let runs = slice(walk, cache, rows, row_bytes);
         let mut recorder = gpu.recorder()?;
         for &(run, offset) in &runs {
             let begin = len_of(run.plane_row, row_bytes);

@@ -147,7 +147,7 @@ pub(super) mod tests {
         assert_eq!(memory.bytes(), 32);
         drop(held);
         assert_eq!(insert(&mut memory, &[20; 8]), Some(2));
-        assert_eq!(memory.make_room(4, 5), None, "others hold some, too");
+        assert_eq!(memory.make_room(20, 25), None, "others hold some, too");
         assert_eq!(insert(&mut memory, &[0; 11]), None, "more than all");
         assert!(Memory::new(0).make_room(1, 0).is_none());
     }
