@@ -350,6 +350,8 @@ fn slots_are_saved_restored_and_erased() {
     act("0", "restore", "link").gives(400);
     act("0", "save", "link").gives(400);
     std::fs::write(folder.path().join("noise"), [7; 1000]).unwrap();
+    act("0", "save", "noise").gives(400);
+    assert_eq!(std::fs::read(folder.path().join("noise")).unwrap(), [7; 1000], "not overwritten");
     let mut torn = std::fs::read(folder.path().join("talk.bin")).unwrap();
     torn.pop();
     std::fs::write(folder.path().join("torn"), torn).unwrap();

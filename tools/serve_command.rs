@@ -109,7 +109,7 @@ struct PrefixArgs {
     /// What the files in that folder may take; the longest unused are removed.
     #[arg(long, env = "FLINT_RT_PROMPT_CACHE_SIZE", value_name = "BYTES", default_value = "16GiB", value_parser = bytes)]
     prompt_cache_size: u64,
-    /// Folder for POST /slots/ID?action=save and restore; without one both are refused.
+    /// Folder for POST /slots/{id}?action=save and restore; without one both are refused.
     #[arg(long, env = "FLINT_RT_SLOT_SAVE_PATH", value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use axum::body::Body;
 use axum::extract::{self, State};
 use axum::response::Response;
+use flint_rt::engine::snapshot::file::is_snapshot;
 use hyper::{Request, Uri};
 use serde_json::{Map, Value, json};
 
@@ -106,10 +107,13 @@ fn name_of(body: &Map<String, Value>) -> Result<String, ApiError> {
     plain_name(name).map(str::to_owned).map_err(|why| fields.refuse("filename", why))
 }
 
-/// Refuses names that are taken by something other than a file: links are neither followed nor replaced.
+/// Refuses names that are taken by anything but a saved slot, so that nobody's model is overwritten.
 fn check_target(path: &Path) -> Result<(), ApiError> {
     match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.is_file() => Err(ApiError::new(Kind::Invalid, "filename: that name is no file")),
+        Ok(_) if !is_snapshot(path) => Err(ApiError::new(
+            Kind::Invalid,
+            "filename: the name is taken by something that is no saved slot: choose another",
+        )),
         Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -197,6 +197,14 @@ fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Whether the file at `path` begins as a snapshot does; a link is not followed.
+pub fn is_snapshot(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == MAGIC
+}
+
 /// Removes what a killed process left half written in `folder`, but not what others are writing now. Returns how many files.
 pub fn remove_partial(folder: &Path) -> usize {
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -417,6 +425,7 @@ mod tests {
             assert_eq!(head.reach(ids), loaded.reach(ids), "{ids:?}");
         }
         assert_eq!(loaded.reach(&[5, 1, 4, 1, 5, 8]), 5);
+        assert!(is_snapshot(&path) && !is_snapshot(folder.path()) && !is_snapshot(&folder.path().join("no")));
         // A name that is taken is taken over, and nothing else is left in the folder.
         snapshot().save(&path, &|| false).expect("written again");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);

@@ -19,6 +19,8 @@ pub(super) mod porter;
 
 pub mod moving;
 
+mod slices;
+
 pub mod file;
 
 mod error;
