@@ -28,6 +28,8 @@ pub mod simulate;
 
 pub mod session;
 
+pub mod snapshot;
+
 pub mod generate;
 
 pub mod times;
@@ -42,5 +44,6 @@ pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::{Feed, Session};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
 pub use times::TimeSplit;
