@@ -15,8 +15,8 @@ use flint_shaders::layout::NO_SLOT;
 use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
-use crate::expert::host_tier::{Found, HostSlot};
-use crate::expert::inflow::{Inflow, InflowStats, Wanted};
+use crate::expert::host_tier::HostSlot;
+use crate::expert::inflow::{Arrival, Inflow, InflowStats, Wanted};
 use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
@@ -242,14 +242,6 @@ impl Streamer {
         self.inflow.drop_guesses(|_| true);
     }
 
-    /// Whether every one of `experts` is in a slot.
-    pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
-        experts.iter().all(|&expert| {
-            let key = ExpertKey { layer, expert: ExpertIndex(expert) };
-            self.pool.lookup(key).is_some()
-        })
-    }
-
     /// Notes that a step used `experts`, all of which are in slots.
     pub fn touch(&mut self, layer: LayerIndex, experts: &[u32]) {
         for &expert in experts {
@@ -365,11 +357,13 @@ impl Streamer {
         [self.inflow.kept_count(), self.inflow.kept_memory(), self.inflow.kept_allowed()]
     }
 
+    /// Copies run as records land, beside their sums; the device's table names the slots only when all sums were right.
     fn bring(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
         self.inflow.take_back(false)?;
         let mut next = loads.iter().peekable();
-        let mut awaited: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
-        let mut batch: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
+        let list = || Vec::<(HostSlot, &Load)>::with_capacity(loads.len());
+        // Held and to be copied; asked for and not copied; copied, with sums that are not known.
+        let (mut batch, mut awaited, mut unproven) = (list(), list(), list());
         let (mut is_first, mut are_kept) = (true, false);
         loop {
             // Asked for as early as there are slots, so that the drive always has work.
@@ -386,51 +380,71 @@ impl Streamer {
                 // Behind what was found in host memory, which leaves its place there to what leaves the device.
                 self.keep_victims(loads)?;
             }
-            let is_last = next.peek().is_none() && awaited.is_empty();
-            let batch_bytes = batch.len() as u64 * self.memory.record_bytes;
-            if is_last || batch_bytes >= COPY_BATCH_BYTES || (awaited.is_empty() && !batch.is_empty()) {
+            let landed = awaited.iter().filter(|(slot, load)| {
+                matches!(self.inflow.arrival(*slot, load.key), Some(Arrival::Landed | Arrival::Held))
+            });
+            let landed = landed.count();
+            let ready = batch.len() + landed;
+            let (is_asked, is_all_here) = (next.peek().is_none(), landed == awaited.len());
+            if ready > 0 && (is_all_here || ready as u64 * self.memory.record_bytes >= COPY_BATCH_BYTES) {
+                for (slot, load) in std::mem::replace(&mut awaited, list()) {
+                    match self.inflow.arrival(slot, load.key) {
+                        Some(Arrival::Held) => self.inflow.hold(slot),
+                        Some(Arrival::Landed) => {
+                            self.inflow.hold_early(slot);
+                            unproven.push((slot, load));
+                        }
+                        Some(Arrival::Reading) | None => {
+                            awaited.push((slot, load));
+                            continue;
+                        }
+                    }
+                    batch.push((slot, load));
+                }
+                let is_last = is_asked && is_all_here && unproven.is_empty();
                 self.submit_copies(&batch, std::mem::take(&mut is_first), if is_last { loads } else { &[] })?;
                 batch.clear();
                 if is_last {
                     return Ok(());
                 }
             }
-            if awaited.is_empty() {
-                // Every host slot is being copied from, or guesses are being read into it.
-                if self.inflow.is_lending() {
-                    self.inflow.take_back(true)?;
-                } else {
-                    self.inflow.collect(true)?;
-                }
-                continue;
+            if is_asked && awaited.is_empty() && unproven.is_empty() {
+                return self.submit_copies(&[], is_first, loads);
             }
-            self.inflow.collect(true)?;
-            self.inflow.take_back(false)?;
-            let mut index = 0;
-            while index < awaited.len() {
-                let (slot, load) = awaited[index];
-                match self.inflow.state(slot, load.key) {
-                    Some(Found::Held) => {
-                        awaited.swap_remove(index);
-                        self.inflow.hold(slot);
-                        batch.push((slot, load));
-                    }
-                    Some(Found::Reading) => index += 1,
-                    None => {
-                        // It was begun for a step that failed, and given up: asked for anew.
-                        awaited.swap_remove(index);
-                        match self.inflow.want(load.key) {
-                            Wanted::Held(slot) => batch.push((slot, load)),
-                            Wanted::Reading(slot) => awaited.push((slot, load)),
-                            Wanted::NoSlot => unreachable!("its own slot has just become free"),
+            if !awaited.is_empty() {
+                self.inflow.collect(true)?;
+                self.inflow.take_back(false)?;
+            } else if self.inflow.is_summing() {
+                self.inflow.wait_for_sums()?;
+            } else if self.inflow.is_lending() {
+                // Every host slot is being copied from, or guesses are being read into it.
+                self.inflow.take_back(true)?;
+            } else {
+                self.inflow.collect(true)?;
+            }
+            for (slot, load) in std::mem::replace(&mut unproven, list()) {
+                match self.inflow.arrival(slot, load.key) {
+                    Some(Arrival::Held) => {}
+                    Some(Arrival::Landed) => unproven.push((slot, load)),
+                    // It was wrong, and is read again.
+                    Some(Arrival::Reading) | None => awaited.push((slot, load)),
+                }
+            }
+            for entry in &mut awaited {
+                // What was begun for a step that failed, and given up, is asked for anew.
+                if self.inflow.arrival(entry.0, entry.1.key).is_none() {
+                    entry.0 = match self.inflow.want(entry.1.key) {
+                        Wanted::Reading(slot) => slot,
+                        Wanted::Held(_) | Wanted::NoSlot => {
+                            unreachable!("it is nowhere, and its own slot has just become free")
                         }
-                    }
+                    };
                 }
             }
         }
     }
 
-    /// Submits copies of what host memory holds; in front of the first, what left its slot leaves the device's table, and behind
+    /// Submits copies of what host memory has; in front of the first, what left its slot leaves the device's table, and behind
     /// the last, `listed` enter it.
     fn submit_copies(
         &mut self,
