@@ -220,6 +220,8 @@ impl Engine {
             },
             kept_max,
         )?;
+        #[cfg(feature = "simulation")]
+        streamer.poison(options.poison);
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {
             Some(picks) => Some(Forced::new(&gpu, picks.clone(), plan.prefill_chunk)?),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::disk::{DriveModel, ReadPath};
 use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
+use crate::gpu::CopyQueue;
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -41,10 +42,15 @@ pub struct EngineOptions {
     /// A disk simulated over the model's files: a seed, and the faults that it decides.
     #[cfg(feature = "simulation")]
     pub simulation: Option<(u64, crate::disk::Faults)>,
+    /// Fills a slot with what no weight may be, NaNs, before another expert takes it: a test sees who reads it too long.
+    #[cfg(feature = "simulation")]
+    pub poison: bool,
     /// Picks that take the place of the router's, to measure with: what the model then says means nothing.
     pub routes: Option<ForcedPicks>,
     /// Times of a drive that is not at hand, over bytes that come from the page cache: to measure with.
     pub drive_model: Option<DriveModel>,
+    /// Whether copies run on a queue of the device's own, beside kernels; the default is where it has one.
+    pub copy_queue: CopyQueue,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.

@@ -568,8 +568,7 @@ impl Inflow {
             [range, 0..0, 0..0]
         } else {
             self.source.record().matrix_ranges().map(|(offset_bytes, len_bytes)| {
-                let number =
-                    |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 4 GiB");
+                let number = |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 4 GiB");
                 let begin = range.start + number(offset_bytes);
                 begin..begin + number(len_bytes)
             })

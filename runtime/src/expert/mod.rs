@@ -19,6 +19,8 @@ mod ranking;
 
 pub mod pace;
 
+pub mod prefetch;
+
 pub mod pool;
 
 pub mod plan;
@@ -55,6 +57,7 @@ pub use check::{Check, CheckStats, checking_threads};
 pub use error::ExpertError;
 pub use inflow::InflowStats;
 pub use policy::Policy;
+pub use prefetch::PrefetchMode;
 pub use pool::ExpertSpace;
 pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};

@@ -5,8 +5,9 @@
 //! - Out: the same experts with their slots, all loaded or being loaded by work that is already submitted: what is submitted
 //!   after it finds them there.
 //! - Invariants: between two calls the device's table lists what the [`Pool`] has, and after a failed load perhaps some of its
-//!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies submitted after everything
-//!   that reads it and after its old entry is gone, on one queue, behind a barrier.
+//!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies that run after everything
+//!   that reads it and after its old entry is gone; where copies have a queue of their own they wait for the kernels that the slots
+//!   were last given to, and for no others.
 
 use std::sync::Arc;
 
@@ -24,12 +25,16 @@ use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::retired::Retired;
 use crate::expert::transport::COPY_BATCH_BYTES;
 use crate::expert::{ExpertError, Transport};
-use crate::gpu::{Buffer, Gpu, Placement, Ticket};
+use crate::gpu::{Buffer, Gpu, Mark, Placement, Recorder, Ticket};
 use crate::store::Source;
 
 /// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
 /// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
 pub const GUESS_FAN_OUT: usize = 3;
+
+/// Two NaNs of 16 bits: scales of blocks are of these.
+#[cfg(feature = "simulation")]
+const POISON: u32 = 0x7e00_7e00;
 
 const _: () = assert!(
     POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
@@ -126,6 +131,13 @@ pub struct Streamer {
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
+    /// Slots given to work that may not be submitted yet.
+    lately_given: Vec<SlotIndex>,
+    /// By slot: what was submitted when it was known that all to which the slot had been given was.
+    given_until: Vec<Option<Ticket>>,
+    /// Whether slots that are given to another expert are first filled with NaNs.
+    #[cfg(feature = "simulation")]
+    poisons: bool,
     /// The last load's copies, until somebody waits for them.
     copies: Option<Ticket>,
     /// Submitted copies, kept until the device has run them.
@@ -166,6 +178,10 @@ impl Streamer {
             space,
             prefetch: false,
             unlisted: Vec::new(),
+            lately_given: Vec::new(),
+            given_until: vec![None; slots as usize],
+            #[cfg(feature = "simulation")]
+            poisons: false,
             copies: None,
             retired: Retired::default(),
             stats: StreamStats::default(),
@@ -220,6 +236,12 @@ impl Streamer {
         Ok(())
     }
 
+    /// Whether what leaves its slot is written over with NaNs from now on.
+    #[cfg(feature = "simulation")]
+    pub fn poison(&mut self, is_on: bool) {
+        self.poisons = is_on;
+    }
+
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
     pub fn take_copies(&mut self) -> Option<Ticket> {
         self.copies.take()
@@ -231,21 +253,27 @@ impl Streamer {
     }
 
     /// A step begins: one pass through all layers. Guesses for the one before are given up.
+    ///
+    /// All that was submitted before has been waited for.
     pub fn begin_step(&mut self) {
         self.pool.begin_step();
         self.inflow.drop_guesses(|_| true);
+        self.lately_given.clear();
     }
 
     /// As [`Self::begin_step`], for a step that uses nearly all experts.
     pub fn begin_sweep(&mut self) {
         self.pool.begin_sweep();
         self.inflow.drop_guesses(|_| true);
+        self.lately_given.clear();
     }
 
     /// Notes that a step used `experts`, all of which are in slots.
     pub fn touch(&mut self, layer: LayerIndex, experts: &[u32]) {
         for &expert in experts {
-            self.pool.touch(ExpertKey { layer, expert: ExpertIndex(expert) });
+            let key = ExpertKey { layer, expert: ExpertIndex(expert) };
+            self.pool.touch(key);
+            self.lately_given.extend(self.pool.lookup(key));
         }
         self.note_uses(layer, experts.len() as u64, 0);
     }
@@ -260,7 +288,13 @@ impl Streamer {
         experts: &mut Vec<ExpertIndex>,
     ) -> Result<Wave, ExpertError> {
         let started = std::time::Instant::now();
+        if let Some(last) = self.inflow.transport().gpu().last_ticket() {
+            for SlotIndex(slot) in self.lately_given.drain(..) {
+                self.given_until[slot as usize] = Some(last);
+            }
+        }
         let wave = self.pool.plan_wave(layer, experts);
+        self.lately_given.extend(wave.experts.iter().map(|&(_, slot)| slot));
         self.note_uses(layer, wave.hit_count() as u64, wave.loads.len() as u64);
         if !wave.loads.is_empty() {
             self.carry_out(&wave.loads)?;
@@ -320,17 +354,31 @@ impl Streamer {
     fn submit_keeps(&mut self, copies: &[(HostSlot, SlotIndex)]) -> Result<Ticket, ExpertError> {
         let transport = self.inflow.transport();
         let (gpu, clock) = (transport.gpu().clone(), transport.watch().clock.clone());
-        let mut recorder = gpu.recorder()?;
-        let mark = clock.mark(Lane::Copy, "keep", None, copies.len() as u64 * self.memory.record_bytes);
+        let mut recorder = gpu.copy_recorder()?;
+        let bytes = copies.len() as u64 * self.memory.record_bytes;
+        let mark = clock.mark_in(&recorder, Lane::Copy, "keep", None, bytes);
         clock.begin(&mut recorder, mark);
         for &(host, slot) in copies {
             let (source, offset_bytes) = self.memory.place(slot);
             self.inflow.record_keep(&mut recorder, host, source, offset_bytes);
         }
         clock.end(&mut recorder, mark);
-        let commands = recorder.finish()?;
-        let ticket = gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
+        self.submit(recorder, mark, None)
+    }
+
+    /// Submits copies recorded within `mark`, to run after `after`.
+    fn submit(
+        &mut self,
+        recorder: Recorder,
+        mark: Option<Mark>,
+        after: Option<Ticket>,
+    ) -> Result<Ticket, ExpertError> {
+        let transport = self.inflow.transport();
+        let (gpu, clock) = (transport.gpu().clone(), transport.watch().clock.clone());
+        let submitted =
+            recorder.finish().and_then(|commands| Ok((gpu.submit_copies(&commands, after)?, commands)));
+        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let (ticket, commands) = submitted?;
         self.retired.add(&gpu, ticket, commands)?;
         Ok(ticket)
     }
@@ -379,6 +427,8 @@ impl Streamer {
             if !std::mem::replace(&mut are_kept, true) {
                 // Behind what was found in host memory, which leaves its place there to what leaves the device.
                 self.keep_victims(loads)?;
+                #[cfg(feature = "simulation")]
+                self.poison_slots(loads)?;
             }
             let landed = awaited.iter().filter(|(slot, load)| {
                 matches!(self.inflow.arrival(*slot, load.key), Some(Arrival::Landed | Arrival::Held))
@@ -444,6 +494,24 @@ impl Streamer {
         }
     }
 
+    /// Fills the slots that are to be taken with NaNs, for a test: whoever still reads one computes with them.
+    #[cfg(feature = "simulation")]
+    fn poison_slots(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
+        if !self.poisons {
+            return Ok(());
+        }
+        let mut recorder = self.inflow.transport().gpu().copy_recorder()?;
+        for &victim in &self.unlisted {
+            recorder.update(&self.table, self.entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
+        }
+        for load in loads {
+            let (buffer, offset_bytes) = self.memory.place(load.slot);
+            recorder.fill(buffer, offset_bytes, self.memory.record_bytes & !3, POISON);
+        }
+        let after = loads.iter().filter_map(|load| self.given_until[load.slot.0 as usize]).max();
+        self.submit(recorder, None, after).map(|_| ())
+    }
+
     /// Submits copies of what host memory has; in front of the first, what left its slot leaves the device's table, and behind
     /// the last, `listed` enter it.
     fn submit_copies(
@@ -466,14 +534,15 @@ impl Streamer {
     ) -> Result<Ticket, ExpertError> {
         let gpu = self.inflow.transport().gpu().clone();
         let clock = self.inflow.transport().watch().clock.clone();
-        let mut recorder = gpu.recorder()?;
+        let mut recorder = gpu.copy_recorder()?;
         if is_first {
             for &victim in &self.unlisted {
                 recorder.update(&self.table, self.entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
             }
         }
+        let after = batch.iter().filter_map(|(_, load)| self.given_until[load.slot.0 as usize]).max();
         let bytes = batch.len() as u64 * self.memory.record_bytes;
-        let mark = if bytes > 0 { clock.mark(Lane::Copy, "copy", None, bytes) } else { None };
+        let mark = if bytes > 0 { clock.mark_in(&recorder, Lane::Copy, "copy", None, bytes) } else { None };
         clock.begin(&mut recorder, mark);
         for &(slot, load) in batch {
             let (buffer, offset_bytes) = self.memory.place(load.slot);
@@ -486,11 +555,7 @@ impl Streamer {
         for load in listed {
             recorder.update(&self.table, self.entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
         }
-        let commands = recorder.finish()?;
-        let ticket = gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
-        self.retired.add(&gpu, ticket, commands)?;
-        Ok(ticket)
+        self.submit(recorder, mark, after)
     }
 
     fn entry_offset_bytes(&self, key: ExpertKey) -> u64 {

@@ -598,9 +598,9 @@ impl Transport {
             recorder.barrier();
             finish(&mut recorder);
         }
-        let commands = recorder.finish()?;
-        let ticket = self.gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
+        let submitted = recorder.finish().and_then(|commands| Ok((self.gpu.submit(&[&commands])?, commands)));
+        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let (ticket, commands) = submitted?;
         for item in self.landed.drain(..) {
             self.staging.release(ticket, item.buffer);
         }
