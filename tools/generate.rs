@@ -14,6 +14,7 @@ use crate::open;
 use crate::reply::{Decoder, ReplyPrinter};
 use crate::stats::Stats;
 use crate::terminal::note;
+use crate::warm;
 
 /// Runs the command.
 pub(crate) fn run(args: &GenerateArgs) -> Outcome {
@@ -60,6 +61,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     }
     if args.stats {
         note(&Stats::new(&engine, &before, &reply).to_string());
+    }
+    if args.engine.warm.is_some() {
+        warm::remember(&engine);
     }
     open::check_engine(&engine)
 }

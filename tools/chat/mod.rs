@@ -22,6 +22,7 @@ use crate::open;
 use crate::reply::{Decoder, ReplyPrinter};
 use crate::stats::Stats;
 use crate::terminal::note;
+use crate::warm;
 use lines::{Entry, Lines};
 
 const HELP: &str = "\
@@ -89,6 +90,9 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
                 Err(failure) => return Err(failure),
             },
         }
+    }
+    if args.engine.warm.is_some() {
+        warm::remember(&chat.engine);
     }
     open::check_engine(&chat.engine)?;
     // A person has seen it; a script asks for the code.

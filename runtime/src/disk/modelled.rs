@@ -43,21 +43,21 @@ impl fmt::Display for DriveModel {
 
 /// When reads of a modelled drive are done. Pure.
 #[derive(Debug, Clone)]
-struct Schedule {
+pub(crate) struct Schedule {
     model: DriveModel,
     /// When the last `depth` reads are done, oldest first.
     done: VecDeque<Duration>,
 }
 
 impl Schedule {
-    fn new(model: DriveModel) -> Self {
+    pub(crate) fn new(model: DriveModel) -> Self {
         assert!(model.rate > 0.0, "a drive of {} B/s never answers", model.rate);
         assert!(model.depth > 0, "a drive of depth 0 takes no read");
         Self { model, done: VecDeque::with_capacity(model.depth as usize) }
     }
 
     /// When a read of `len_bytes` that is taken at `now` is done; both since the beginning.
-    fn take(&mut self, now: Duration, len_bytes: u32) -> Duration {
+    pub(crate) fn take(&mut self, now: Duration, len_bytes: u32) -> Duration {
         let mut begun = now;
         if self.done.len() == self.model.depth as usize {
             begun = begun.max(self.done.pop_front().expect("invariant: depth is above 0"));

@@ -30,7 +30,11 @@ pub mod session;
 
 pub mod generate;
 
+pub mod telemetry;
+
 pub mod times;
+
+pub mod warm;
 
 mod error;
 
@@ -43,4 +47,5 @@ pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::Session;
 pub use survey::Survey;
+pub use telemetry::Telemetry;
 pub use times::TimeSplit;

@@ -16,19 +16,19 @@ use crate::engine::pressure::decide::Limits;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
-    TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
+    TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
-use crate::model::Model;
 use crate::model::embedding::Embedding;
 use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
+use crate::model::{DecodeCounters, Model};
 use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
@@ -231,9 +231,20 @@ impl Engine {
         let log = if options.timeline { EventLog::on() } else { EventLog::off() };
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
-        streamer.set_prefetch(options.prefetch.unwrap_or(true));
+        streamer.set_prefetch(prefetch_mode(options.prefetch));
         let pressure = watch_memory(&plan.host, streamer.kept()[2]);
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        let model = Model {
+            gpu,
+            config,
+            pipelines,
+            weights,
+            embedding,
+            scratch,
+            streamer,
+            watch,
+            forced,
+            counters: DecodeCounters::default(),
+        };
         Ok(Self {
             model,
             tokenizer,
@@ -341,7 +352,7 @@ impl Engine {
 
     /// Turns reads ahead on or off; sessions that are open follow.
     pub fn set_prefetch(&mut self, is_on: bool) {
-        self.model.streamer.set_prefetch(is_on);
+        self.model.streamer.set_prefetch(prefetch_mode(Some(is_on)));
     }
 
     /// What was read into host memory, and why, since the engine was opened.
@@ -399,6 +410,14 @@ impl Engine {
     /// Whether `id` ends a reply.
     pub fn is_stop(&self, id: TokenId) -> bool {
         self.stops.reason(id).is_some()
+    }
+}
+
+fn prefetch_mode(is_on: Option<bool>) -> PrefetchMode {
+    match is_on {
+        None => PrefetchMode::Auto,
+        Some(true) => PrefetchMode::On,
+        Some(false) => PrefetchMode::Off,
     }
 }
 

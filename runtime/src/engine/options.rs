@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub pool_slots: Option<u32>,
     /// Who leaves when a slot is needed; the default is what the simulator found best.
     pub cache_policy: Option<Policy>,
-    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is yes.
+    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::base::events::{Event, Lane};
 use crate::engine::Engine;
+use crate::model::DecodeCounters;
 
 /// Time spent in steps, by what the thread that drives the engine waited for. Nanoseconds since the engine was opened.
 ///
@@ -40,6 +41,11 @@ impl TimeSplit {
 }
 
 impl Engine {
+    /// How single tokens went through the device, since the engine was opened.
+    pub fn decode_counters(&self) -> DecodeCounters {
+        self.model.counters
+    }
+
     /// Where the time of all steps went until now.
     pub fn time_split(&self) -> TimeSplit {
         let waits = self.model.watch.waits().plus(self.model.streamer.transport().waits());

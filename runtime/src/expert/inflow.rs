@@ -312,6 +312,11 @@ impl Inflow {
         }
     }
 
+    /// Where experts are read from.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
     pub(super) fn transport(&self) -> &Transport {
         &self.transport
     }
@@ -444,7 +449,8 @@ impl Inflow {
                 self.stats.guesses_issued += 1;
             }
             let buffer = place.take_buffer(piece);
-            place.begun[piece] = Some((Instant::now(), is_guess));
+            let now = Instant::now();
+            place.begun[piece] = Some((now, is_guess));
             place.next_piece += 1;
             if place.next_piece == pieces.len() {
                 if is_guess {
@@ -453,7 +459,7 @@ impl Inflow {
                     self.demand.pop_front()
                 };
             }
-            self.pace.begun(span.len_bytes, is_guess);
+            self.pace.begun(span.len_bytes, is_guess, now);
             self.transport.push(Read {
                 file: span.file,
                 offset_bytes: span.offset_bytes,
@@ -534,7 +540,8 @@ impl Inflow {
         let place = &mut self.places[slot.0 as usize];
         let pieces = place.pieces.expect("invariant: what is read has pieces");
         let (begun, was_guess) = place.begun[piece].take().expect("invariant: what ends has begun");
-        self.pace.ended(pieces[piece].span.len_bytes, was_guess);
+        let now = Instant::now();
+        self.pace.ended(pieces[piece].span.len_bytes, was_guess, now);
         place.buffers[piece] = Some(Arc::new(buffer));
         place.to_land -= 1;
         match result {
@@ -543,7 +550,7 @@ impl Inflow {
                     let bytes = range.len() as u64;
                     self.stats.read_bytes += bytes;
                     let watch = self.transport.watch();
-                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, Instant::now());
+                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, now);
                 }
                 place.ranges[piece] = range;
                 self.have_summed(slot, piece);

@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn on_an_idle_drive_waste_costs_nothing_and_on_a_busy_one_all() {
-        let wasteful = |busy| move |is_on: bool| if is_on { step(1e6, 4e6, busy) } else { step(0.0, 0.0, busy) };
+        let wasteful =
+            |busy| move |is_on: bool| if is_on { step(1e6, 4e6, busy) } else { step(0.0, 0.0, busy) };
         assert_eq!(steps_on(&mut PrefetchControl::default(), 500, wasteful(0.2)), 500);
         let on = steps_on(&mut PrefetchControl::default(), 2000, wasteful(1.0));
         assert!(on <= 6 * WINDOW_STEPS, "{on} steps of 2,000");

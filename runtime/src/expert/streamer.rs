@@ -10,6 +10,7 @@
 //!   were last given to, and for no others.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flint_shaders::layout::NO_SLOT;
 
@@ -22,19 +23,19 @@ use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
+use crate::expert::prefetch::{PrefetchControl, PrefetchMode, StepUse};
 use crate::expert::retired::Retired;
 use crate::expert::transport::COPY_BATCH_BYTES;
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Gpu, Mark, Placement, Recorder, Ticket};
 use crate::store::Source;
 
-/// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
-/// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
-pub const GUESS_FAN_OUT: usize = 3;
-
 /// Two NaNs of 16 bits: scales of blocks are of these.
 #[cfg(feature = "simulation")]
 const POISON: u32 = 0x7e00_7e00;
+
+/// The longest time between two steps that counts as one step's.
+const STEP_MAX: Duration = Duration::from_secs(2);
 
 const _: () = assert!(
     POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
@@ -54,6 +55,10 @@ pub struct StreamStats {
     pub read_bytes: u64,
     /// Time spent reading and submitting copies, in nanoseconds.
     pub load_ns: u64,
+    /// Picks of layers that had been guessed at one layer earlier.
+    pub picks_guessed_at: u64,
+    /// Of those, picks that were among the guesses.
+    pub picks_guessed_right: u64,
 }
 
 /// What one layer's experts were used for since the streamer was made.
@@ -127,7 +132,12 @@ pub struct Streamer {
     memory: SlotMemory,
     table: Buffer,
     space: ExpertSpace,
-    prefetch: bool,
+    prefetch: PrefetchMode,
+    judge: PrefetchControl,
+    /// When the last step began, and what had been counted by then: bytes of guesses used and wasted, and the drive's busy time.
+    judged: Option<(Instant, [u64; 2], u64)>,
+    /// What was last guessed of which layer.
+    guessed: (LayerIndex, Vec<u32>),
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
@@ -145,6 +155,8 @@ pub struct Streamer {
     stats: StreamStats,
     /// By expert layer, from the first.
     layers: Vec<LayerUses>,
+    /// By expert: how often it was used.
+    uses: Vec<u32>,
 }
 
 impl Streamer {
@@ -176,7 +188,10 @@ impl Streamer {
             memory,
             table,
             space,
-            prefetch: false,
+            prefetch: PrefetchMode::Off,
+            judge: PrefetchControl::default(),
+            judged: None,
+            guessed: (LayerIndex(0), Vec::new()),
             unlisted: Vec::new(),
             lately_given: Vec::new(),
             given_until: vec![None; slots as usize],
@@ -186,6 +201,7 @@ impl Streamer {
             retired: Retired::default(),
             stats: StreamStats::default(),
             layers: vec![LayerUses::default(); space.layer_count as usize],
+            uses: vec![0; space.total() as usize],
         })
     }
 
@@ -259,6 +275,31 @@ impl Streamer {
         self.pool.begin_step();
         self.inflow.drop_guesses(|_| true);
         self.lately_given.clear();
+        self.judge_guesses();
+    }
+
+    /// Has the judge look at the step that has ended.
+    fn judge_guesses(&mut self) {
+        if self.prefetch != PrefetchMode::Auto || !self.can_guess() {
+            return;
+        }
+        let (stats, now) = (self.inflow.stats(), Instant::now());
+        let guesses = [stats.guesses_used + stats.guesses_used_late, stats.guesses_wasted];
+        let busy_ns = self.transport().counters().busy_ns;
+        let before = self.judged.replace((now, guesses, busy_ns));
+        let Some((begin, guesses_before, busy_before_ns)) = before else { return };
+        let elapsed = now.saturating_duration_since(begin);
+        // Longer than any step: nobody asked for one meanwhile, and that the drive was idle says nothing.
+        if elapsed > STEP_MAX {
+            return;
+        }
+        let bytes = |at: usize| (guesses[at] - guesses_before[at]) as f64 * self.memory.record_bytes as f64;
+        self.judge.note(StepUse {
+            used_bytes: bytes(0),
+            wasted_bytes: bytes(1),
+            busy_seconds: Duration::from_nanos(busy_ns.saturating_sub(busy_before_ns)).as_secs_f64(),
+            seconds: elapsed.as_secs_f64(),
+        });
     }
 
     /// As [`Self::begin_step`], for a step that uses nearly all experts.
@@ -273,6 +314,7 @@ impl Streamer {
         for &expert in experts {
             let key = ExpertKey { layer, expert: ExpertIndex(expert) };
             self.pool.touch(key);
+            self.note_use(key);
             self.lately_given.extend(self.pool.lookup(key));
         }
         self.note_uses(layer, experts.len() as u64, 0);
@@ -287,7 +329,36 @@ impl Streamer {
         layer: LayerIndex,
         experts: &mut Vec<ExpertIndex>,
     ) -> Result<Wave, ExpertError> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
+        let wave = self.plan(layer, experts);
+        self.note_uses(layer, wave.hit_count() as u64, wave.loads.len() as u64);
+        for &(expert, _) in &wave.experts {
+            self.note_use(ExpertKey { layer, expert });
+        }
+        if !wave.loads.is_empty() {
+            self.carry_out(&wave.loads)?;
+        }
+        self.stats.load_ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(wave)
+    }
+
+    /// As [`Self::load_wave`], for no step: what is read so is counted as no use.
+    ///
+    /// # Errors
+    /// As [`Self::load_wave`].
+    pub fn load_unasked(
+        &mut self,
+        layer: LayerIndex,
+        experts: &mut Vec<ExpertIndex>,
+    ) -> Result<(), ExpertError> {
+        let evictions = self.stats.evictions;
+        let wave = self.plan(layer, experts);
+        let done = if wave.loads.is_empty() { Ok(()) } else { self.carry_out(&wave.loads) };
+        self.stats.evictions = evictions;
+        done
+    }
+
+    fn plan(&mut self, layer: LayerIndex, experts: &mut Vec<ExpertIndex>) -> Wave {
         if let Some(last) = self.inflow.transport().gpu().last_ticket() {
             for SlotIndex(slot) in self.lately_given.drain(..) {
                 self.given_until[slot as usize] = Some(last);
@@ -295,12 +366,32 @@ impl Streamer {
         }
         let wave = self.pool.plan_wave(layer, experts);
         self.lately_given.extend(wave.experts.iter().map(|&(_, slot)| slot));
-        self.note_uses(layer, wave.hit_count() as u64, wave.loads.len() as u64);
-        if !wave.loads.is_empty() {
-            self.carry_out(&wave.loads)?;
-        }
-        self.stats.load_ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Ok(wave)
+        wave
+    }
+
+    fn note_use(&mut self, key: ExpertKey) {
+        let uses = &mut self.uses[self.space.index(key) as usize];
+        *uses = uses.saturating_add(1);
+    }
+
+    /// How often each expert was used since the streamer was made, in a prompt once a chunk.
+    pub fn uses_of_experts(&self) -> impl Iterator<Item = (ExpertKey, u64)> {
+        let ExpertSpace { layer_first, expert_count, .. } = self.space;
+        (0..).zip(&self.uses).map(move |(index, &uses)| {
+            let layer = LayerIndex(layer_first + index / expert_count);
+            (ExpertKey { layer, expert: ExpertIndex(index % expert_count) }, u64::from(uses))
+        })
+    }
+
+    /// Whether the model has such an expert.
+    pub fn has_expert(&self, layer: u32, expert: u32) -> bool {
+        let layer = layer.checked_sub(self.space.layer_first);
+        layer.is_some_and(|layer| layer < self.space.layer_count) && expert < self.space.expert_count
+    }
+
+    /// Where experts are read from.
+    pub fn source(&self) -> &Source {
+        self.inflow.source()
     }
 
     fn note_uses(&mut self, layer: LayerIndex, hits: u64, misses: u64) {
@@ -565,6 +656,9 @@ impl Streamer {
     /// Guesses that a step will soon want `experts` of `layer`, likeliest first: those that are nowhere are read when the drive
     /// has nothing else to do. They enter the pool only when they are used.
     pub fn guess(&mut self, layer: LayerIndex, experts: &[u32]) {
+        self.guessed.0 = layer;
+        self.guessed.1.clear();
+        self.guessed.1.extend(experts);
         for &expert in experts {
             let key = ExpertKey { layer, expert: ExpertIndex(expert) };
             if self.pool.lookup(key).is_none() {
@@ -575,6 +669,12 @@ impl Streamer {
 
     /// The picks of `layer` are known: guesses at others of it, and at layers before it, are given up.
     pub fn settle_guesses(&mut self, layer: LayerIndex, picks: &[u32]) {
+        if self.guessed.0 == layer && !self.guessed.1.is_empty() {
+            let right = picks.iter().filter(|pick| self.guessed.1.contains(pick)).count();
+            self.stats.picks_guessed_at += picks.len() as u64;
+            self.stats.picks_guessed_right += right as u64;
+            self.guessed.1.clear();
+        }
         self.inflow
             .drop_guesses(|key| key.layer < layer || (key.layer == layer && !picks.contains(&key.expert.0)));
     }
@@ -613,17 +713,23 @@ impl Streamer {
 
     /// Whether the next step is to guess.
     pub fn wants_guesses(&self) -> bool {
-        self.prefetch && self.can_guess()
+        let is_on = match self.prefetch {
+            PrefetchMode::On => true,
+            PrefetchMode::Off => false,
+            PrefetchMode::Auto => self.judge.is_on(),
+        };
+        is_on && self.can_guess()
     }
 
     /// Whether long prompts are to read ahead: wherever guesses are not forbidden, also with a pool that is still filling.
     pub fn wants_guesses_in_prompts(&self) -> bool {
-        self.prefetch
+        self.prefetch != PrefetchMode::Off
     }
 
-    /// Turns guesses on or off.
-    pub fn set_prefetch(&mut self, is_on: bool) {
-        self.prefetch = is_on;
+    /// Says when to guess.
+    pub fn set_prefetch(&mut self, mode: PrefetchMode) {
+        self.prefetch = mode;
+        (self.judge, self.judged) = (PrefetchControl::default(), None);
     }
 
     /// What was read, and why.

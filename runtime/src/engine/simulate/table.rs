@@ -41,9 +41,12 @@ impl Sweep {
     /// No prefetch, guesses of the next router by how many are read, and the token before.
     pub fn prefetches_to_compare() -> Vec<Prefetch> {
         let of = |source, fan_out| Prefetch { source, fan_out, ..Prefetch::default() };
-        let (next, previous) = (|fan_out| of(GuessSource::NextRouter, fan_out), of(GuessSource::PreviousToken, 6));
-        let two_ahead =
-            |fan_out, fan_out_two_ahead| Prefetch { fan_out_two_ahead, ..of(GuessSource::NextRouter, fan_out) };
+        let (next, previous) =
+            (|fan_out| of(GuessSource::NextRouter, fan_out), of(GuessSource::PreviousToken, 6));
+        let two_ahead = |fan_out, fan_out_two_ahead| Prefetch {
+            fan_out_two_ahead,
+            ..of(GuessSource::NextRouter, fan_out)
+        };
         let into_slots = |prefetch| Prefetch { takes_slot: true, ..prefetch };
         let judged = |prefetch| Prefetch { is_judged: true, ..prefetch };
         vec![

@@ -6,10 +6,10 @@
 //!   have come; what was not begun when the next layer's picks are known is dropped. One record may be under way then: if it is
 //!   wanted the layer waits for its rest, otherwise for at most one piece of it.
 
+use crate::base::split_mix::SplitMix;
 use crate::engine::expectation::DriveCost;
 use crate::engine::simulate::Outcome;
 use crate::engine::simulate::caches::Cache;
-use crate::base::split_mix::SplitMix;
 use crate::expert::RouteTrace;
 use crate::expert::prefetch::{PrefetchControl, StepUse};
 
@@ -215,8 +215,7 @@ impl<'a> Timeline<'a> {
                 begun.push(guess);
                 taken.push(guess);
                 count += 1;
-                let late =
-                    self.owed_seconds + self.cost.drive.burst_seconds(count) - self.cost.layer_seconds;
+                let late = self.owed_seconds + self.cost.drive.burst_seconds(count) - self.cost.layer_seconds;
                 if late > 0.0 {
                     (self.late_seconds, self.is_last_for_next) = (late, ahead == 1);
                 }
@@ -280,7 +279,8 @@ mod tests {
         let drive = DriveCost::measured(vec![(1, 1e-3)], 1e9, 1_000_000);
         let cost = TimeCost { drive, layer_seconds: 2e-3, ends_seconds: 0.0, miss_seconds: 0.0 };
         for takes_slot in [false, true] {
-            let prefetch = Prefetch { source: GuessSource::NextRouter, fan_out: 1, takes_slot, ..Prefetch::default() };
+            let prefetch =
+                Prefetch { source: GuessSource::NextRouter, fan_out: 1, takes_slot, ..Prefetch::default() };
             let setup = Setup {
                 cache: CacheKind::Pool(Policy::Lru),
                 slots: 1,
