@@ -42,7 +42,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let mut printer = ReplyPrinter::new(decoder);
     let mut options =
         GenerateOptions { sampler: &mut sampler, tokens_max: args.predict, ignores_stops: false };
-    let before = engine.stream_stats();
+    let before = engine.telemetry();
     let replying = interrupt::Reply::begin();
     let made = engine.generate(&mut session, &ids, &mut options, &mut printer);
     drop(replying);

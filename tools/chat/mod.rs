@@ -162,7 +162,7 @@ impl Chat<'_> {
             tokens_max: self.args.predict,
             ignores_stops: false,
         };
-        let before = self.engine.stream_stats();
+        let before = self.engine.telemetry();
         let replying = interrupt::Reply::begin();
         let made = self.engine.generate(&mut self.session, &ids, &mut options, &mut printer);
         drop(replying);

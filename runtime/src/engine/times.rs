@@ -34,6 +34,17 @@ impl TimeSplit {
         }
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            disk_ns: self.disk_ns + other.disk_ns,
+            copy_ns: self.copy_ns + other.copy_ns,
+            gpu_ns: self.gpu_ns + other.gpu_ns,
+            host_ns: self.host_ns + other.host_ns,
+        }
+    }
+
     /// All of it.
     pub fn total_ns(self) -> u64 {
         self.disk_ns + self.copy_ns + self.gpu_ns + self.host_ns

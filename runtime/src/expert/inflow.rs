@@ -266,6 +266,8 @@ impl Inflow {
         if self.tier.is_kept_full() {
             let oldest = self.tier.oldest_kept()?;
             if !is_worth_more(key, oldest) {
+                // One that is worth much does not stand for ever before others that are worth little.
+                self.tier.renew_oldest_kept();
                 return None;
             }
         }

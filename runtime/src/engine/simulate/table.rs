@@ -56,7 +56,7 @@ impl Sweep {
             next(3),
             next(4),
             next(6),
-            judged(next(3)),
+            judged(next(6)),
             two_ahead(3, 1),
             two_ahead(3, 2),
             two_ahead(6, 3),
