@@ -289,7 +289,7 @@ fn a_look_costs() {
 }
 
 /// Goals of the full-size model: what is neither weights nor slots takes at most 400 MB of the device in decode at 8,192 tokens, and
-/// what is no asked tier at most 300 MB of the host.
+/// what is no asked tier at most 300 MB of the host. What a chunk of a prompt takes beyond that is set by its length.
 #[test]
 fn beside_weights_and_slots_little_is_taken() {
     let slots = 1000;
@@ -301,14 +301,16 @@ fn beside_weights_and_slots_little_is_taken() {
         staging_bytes: 64 * SLOT_BYTES,
         ..input()
     };
-    let plan = MemoryPlan::new(&flint(), &input).expect("it fits");
-    let beside = plan.kv_bytes + plan.scratch_bytes;
-    println!(
-        "{} MB of KV cache, {} MB of activations",
-        plan.kv_bytes / 1_000_000,
-        plan.scratch_bytes / 1_000_000
-    );
-    assert!(beside <= 400_000_000, "{beside} B of the device beside weights and slots");
+    let beside = |prefill_chunk| {
+        let plan =
+            MemoryPlan::new(&flint(), &BudgetInput { prefill_chunk, ..input.clone() }).expect("it fits");
+        let [kv, scratch] = [plan.kv_bytes, plan.scratch_bytes].map(|bytes| bytes / 1_000_000);
+        println!("chunks of {prefill_chunk}: {kv} MB of KV cache, {scratch} MB of activations");
+        (plan.kv_bytes + plan.scratch_bytes, plan)
+    };
+    let (decode_bytes, plan) = beside(1);
+    assert!(decode_bytes <= 400_000_000, "{decode_bytes} B of the device beside weights and slots");
+    assert!(beside(512).0 <= 450_000_000, "a chunk of 512 takes too much");
     assert_eq!(plan.pool_bytes, u64::from(slots) * 1_966_080);
     assert!(plan.staging_bytes + plan.host.bytes() <= 300_000_000, "{} B of the host", plan.staging_bytes);
 }
