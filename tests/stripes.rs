@@ -67,7 +67,7 @@ fn seconds(store: &Path, drives: &[DriveModel], drive_of: &[usize]) -> f64 {
             };
             let len_bytes = u32::try_from(span.len_bytes).unwrap();
             let read = Read { file: span.file, offset_bytes: span.offset_bytes, len_bytes, buffer, tag: 0 };
-            assert!(queue.push(read).is_ok());
+            assert!(queue.push(read).is_ok(), "a buffer is free, so the queue is not full");
         }
         if queue.in_flight() == 0 {
             return begun.elapsed().as_secs_f64();

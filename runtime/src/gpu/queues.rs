@@ -91,7 +91,10 @@ mod tests {
         vk::QueueFlags::from_raw(vk::QueueFlags::GRAPHICS.as_raw() | vk::QueueFlags::COMPUTE.as_raw());
     const COPIES: vk::QueueFlags = vk::QueueFlags::empty();
 
-    fn chosen(families: &[vk::QueueFamilyProperties]) -> Option<((u32, u32), Option<(u32, u32)>)> {
+    /// Family and index of a queue.
+    type Place = (u32, u32);
+
+    fn chosen(families: &[vk::QueueFamilyProperties]) -> Option<(Place, Option<Place>)> {
         let place = |lane: Lane| (lane.family, lane.index);
         choose(families).map(|queues| (place(queues.kernels), queues.copies.map(place)))
     }
