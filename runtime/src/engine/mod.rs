@@ -45,7 +45,7 @@ pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
-pub use session::Session;
+pub use session::{Feed, Session};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;

@@ -13,4 +13,5 @@ pub(crate) mod reply;
 pub(crate) mod shared;
 pub(crate) mod slots;
 pub(crate) mod stop_strings;
+pub(crate) mod turn;
 pub(crate) mod worker;
