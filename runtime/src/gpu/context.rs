@@ -64,6 +64,17 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// What runs on one queue may wait for the semaphore of the other: none is destroyed before both are done. A wait that has passed may
+    /// still be known to a driver's own thread (Mesa 22.3.6, lavapipe), so the queues are asked, too.
+    fn drop(&mut self) {
+        for timeline in [Some(&self.kernels), self.copies.as_ref()].into_iter().flatten() {
+            // A device that is lost or hangs is left to the drops of the fields.
+            let _ = timeline.drain();
+        }
+    }
+}
+
 /// How to open a device.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {

@@ -184,6 +184,20 @@ impl Timeline {
     }
 }
 
+impl Timeline {
+    /// Waits for all that was submitted, and until the queue no longer knows of it.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub(super) fn drain(&self) -> Result<(), GpuError> {
+        self.last().map_or(Ok(()), |last| self.wait(last))?;
+        let queue = lock(&self.queue);
+        // SAFETY: the queue is used under its lock only.
+        unsafe { self.device.raw.queue_wait_idle(*queue) }
+            .map_err(|result| self.device.failed("vkQueueWaitIdle", result))
+    }
+}
+
 impl Drop for Timeline {
     fn drop(&mut self) {
         let waited = self.last().map_or(Ok(()), |last| self.wait(last));

@@ -311,4 +311,56 @@ mod tests {
             "wrong, and a piece in front of the miss",
         );
     }
+
+    fn seconds_with(trace: &RouteTrace, prefetch: Prefetch, layer_ms: f64) -> (f64, u64) {
+        let drive = DriveCost::measured(vec![(1, 1e-3)], 1e9, 1_000_000);
+        let cost =
+            TimeCost { drive, layer_seconds: layer_ms * 1e-3, ends_seconds: 0.0, miss_seconds: 0.1e-3 };
+        let setup = Setup {
+            cache: CacheKind::Pool(Policy::Lru),
+            slots: 1,
+            rule: Rule::Waves,
+            prefetch,
+            cost: Some(cost),
+        };
+        let outcome = run(trace, &setup);
+        (outcome.seconds, outcome.guesses_read)
+    }
+
+    #[test]
+    fn guesses_two_ahead_pay_for_the_drives_time() {
+        // Nothing is hidden that the drive has no time for: 1 ms of reads a layer of 0.4 ms, whoever guesses how far ahead.
+        let right = round(|pick| pick);
+        let of = |fan_out, fan_out_two_ahead| Prefetch {
+            source: GuessSource::NextRouter,
+            fan_out,
+            fan_out_two_ahead,
+            ..Prefetch::default()
+        };
+        let (one, _) = seconds_with(&right, of(1, 0), 0.4);
+        let (two, read) = seconds_with(&right, of(1, 1), 0.4);
+        assert!(read > 0 && two > 0.95 * one, "{two} s with guesses two ahead, {one} s without");
+        let (alone, read) = seconds_with(&right, of(0, 1), 2.0);
+        let (none, _) = seconds_with(&right, Prefetch::default(), 2.0);
+        assert!(
+            read > 30 && alone < 0.8 * none,
+            "{alone} s with guesses two ahead alone, {none} s without any"
+        );
+    }
+
+    #[test]
+    fn guesses_that_are_always_wrong_are_stopped() {
+        let mut wrong = round(|pick| (pick + 1) % 4);
+        let (picks, guesses) = (wrong.picks.repeat(10), wrong.guesses.take().expect("made so").repeat(10));
+        (wrong.picks, wrong.guesses) = (picks, Some(guesses));
+        let of = |is_judged| Prefetch {
+            source: GuessSource::NextRouter,
+            fan_out: 1,
+            is_judged,
+            ..Prefetch::default()
+        };
+        let (_, always) = seconds_with(&wrong, of(false), 0.4);
+        let (_, judged) = seconds_with(&wrong, of(true), 0.4);
+        assert_eq!((always, judged), (399, 48), "three windows of 400 tokens");
+    }
 }
