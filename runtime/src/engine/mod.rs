@@ -32,7 +32,11 @@ pub mod snapshot;
 
 pub mod generate;
 
+pub mod telemetry;
+
 pub mod times;
+
+pub mod warm;
 
 mod error;
 
@@ -46,4 +50,5 @@ pub use pressure::Pressure;
 pub use session::{Feed, Session};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
+pub use telemetry::Telemetry;
 pub use times::TimeSplit;

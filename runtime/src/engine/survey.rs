@@ -105,6 +105,7 @@ impl Engine {
 /// As [`Gpu::open`].
 pub fn open_gpu(options: &EngineOptions) -> Result<Gpu, EngineError> {
     Ok(Gpu::open(&GpuOptions {
+        copy_queue: options.copy_queue,
         device: options.device.clone(),
         validation: options.validation,
         cache_dir: options.cache_dir.clone(),
