@@ -28,9 +28,15 @@ pub mod simulate;
 
 pub mod session;
 
+pub mod snapshot;
+
 pub mod generate;
 
+pub mod telemetry;
+
 pub mod times;
+
+pub mod warm;
 
 mod error;
 
@@ -42,5 +48,7 @@ pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::{Feed, Session};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
+pub use telemetry::Telemetry;
 pub use times::TimeSplit;

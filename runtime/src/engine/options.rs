@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::disk::{DriveModel, ReadPath};
 use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
-use crate::gpu::DeviceKind;
+use crate::gpu::{CopyQueue, DeviceKind};
 use crate::kernels::Tuning;
 use crate::model::forced::ForcedPicks;
 
@@ -28,7 +28,7 @@ pub struct EngineOptions {
     pub pool_slots: Option<u32>,
     /// Who leaves when a slot is needed; the default is what the simulator found best.
     pub cache_policy: Option<Policy>,
-    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is yes.
+    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,
@@ -43,15 +43,23 @@ pub struct EngineOptions {
     pub host_memory: HostMemory,
     /// Bytes that device and host together may take for model and experts; the default is no other limit than theirs.
     pub memory_bytes: Option<u64>,
+    /// Host bytes that the caller will take beside the engine, for conversations that it keeps: of what the host has, and of
+    /// [`Self::memory_bytes`], the engine plans with so much less.
+    pub aside_bytes: u64,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
     pub storage_range_max: Option<u64>,
     /// A disk simulated over the model's files: a seed, and the faults that it decides.
     #[cfg(feature = "simulation")]
     pub simulation: Option<(u64, crate::disk::Faults)>,
+    /// Fills a slot with what no weight may be, NaNs, before another expert takes it: a test sees who reads it too long.
+    #[cfg(feature = "simulation")]
+    pub poison: bool,
     /// Picks that take the place of the router's, to measure with: what the model then says means nothing.
     pub routes: Option<ForcedPicks>,
     /// Times of a drive that is not at hand, over bytes that come from the page cache: to measure with.
     pub drive_model: Option<DriveModel>,
+    /// Whether copies run on a queue of the device's own, beside kernels; the default is where it has one.
+    pub copy_queue: CopyQueue,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.

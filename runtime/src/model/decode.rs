@@ -12,7 +12,6 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
-use crate::expert::streamer::GUESS_FAN_OUT;
 use crate::gpu::Commands;
 use crate::model::prefill::NoObserver;
 use crate::model::sequence::{DecodeCommands, Sequence};
@@ -79,6 +78,7 @@ impl Model {
         with_guesses: bool,
     ) -> Result<(), ModelError> {
         self.streamer.begin_step();
+        self.counters.tokens += 1;
         let lead = self.config.lead_layer_count;
         let used = self.config.experts_used as usize;
         let segment_count = commands.segments.len();
@@ -100,6 +100,8 @@ impl Model {
             }
             batch.push(&commands.seal);
             let ticket = self.gpu.submit(&batch)?;
+            self.counters.submissions += 1;
+            self.counters.segments += (to - from) as u64;
             for &mark in &commands.marks[from..to] {
                 self.watch.clock.submitted(ticket, mark, false);
             }
@@ -124,6 +126,7 @@ impl Model {
                     sequence.run_ahead = (sequence.run_ahead * 2).min(segment_count);
                 }
                 Some(moe_layer) => {
+                    self.counters.stops += 1;
                     assert!(
                         resumed_at.is_none_or(|at| at < moe_layer),
                         "a loaded expert is not in the device's table"
@@ -162,7 +165,8 @@ impl Model {
             let Some(recorded) = forced.guess(position, next) else { return };
             guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
         }
-        self.streamer.guess(LayerIndex(lead + next), &guesses[..used.min(GUESS_FAN_OUT)]);
+        // Best first: the drive gets as far as it does.
+        self.streamer.guess(LayerIndex(lead + next), &guesses[..used]);
     }
 
     /// The picks of expert layer `moe_layer` of a single token, best first: the first `experts_used` of what is returned.

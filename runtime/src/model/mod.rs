@@ -77,6 +77,21 @@ pub struct Model {
     pub forced: Option<Forced>,
     /// What steps wait for.
     pub watch: Watch,
+    /// How tokens came about.
+    pub counters: DecodeCounters,
+}
+
+/// How single tokens went through the device, since the model was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DecodeCounters {
+    /// Tokens that were begun.
+    pub tokens: u64,
+    /// Submissions, each of which the host waited for.
+    pub submissions: u64,
+    /// Layers' segments submitted, those that a stop made void included.
+    pub segments: u64,
+    /// Layers at which the device stopped for an expert.
+    pub stops: u64,
 }
 
 impl Model {

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use crate::base::events::Lane;
 use crate::base::ids::{LayerIndex, TokenId};
-use crate::expert::streamer::GUESS_FAN_OUT;
 use crate::gpu::{Recorder, Ticket};
 use crate::kernels::Rows;
 use crate::model::decode::StepOutput;
@@ -223,7 +222,7 @@ impl Model {
             }
         }
         let mut guesses: Vec<u32> = Vec::new();
-        for rank in 0..used.min(GUESS_FAN_OUT) {
+        for rank in 0..used {
             for expert in words.chunks_exact(2 * used).map(|guesses| guesses[rank]) {
                 if !guesses.contains(&expert) {
                     guesses.push(expert);

@@ -107,9 +107,10 @@ impl Step {
     ) -> Result<Ticket, ModelError> {
         let clock = &model.watch.clock;
         clock.end(&mut recorder, mark);
-        let commands = recorder.finish()?;
-        let ticket = model.gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
+        let submitted =
+            recorder.finish().and_then(|commands| Ok((model.gpu.submit(&[&commands])?, commands)));
+        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let (ticket, commands) = submitted?;
         self.in_flight.push(commands);
         Ok(ticket)
     }
