@@ -17,7 +17,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use http_client::Connection;
+use http_client::{Client, Connection};
 use serde_json::{Value, json};
 use server::{Server, run};
 
