@@ -12,8 +12,7 @@ use flint_rt::gpu::list_devices;
 use program::{Ran, program};
 
 fn generate(home: &Path, warm: &str) -> Ran {
-    let args =
-        ["generate", "-p", "fn main() {", "-n", "12", "--pool-slots", "24", "--host-memory", "0", warm];
+    let args = ["generate", "fn main() {", "-n", "12", "--pool-slots", "24", "--host-memory", "0", warm];
     let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
     for (variable, folder) in [("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")] {
         command.env(variable, home.join(folder));
