@@ -21,7 +21,7 @@ use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
 use flint_rt::text::chat::{Role, Thinking};
 use flint_serve::stub::{Form, Script, Stub, nano_tokenizer};
-use flint_serve::{Backend, Defaults, Feed, FormChoice, Origins, Reasoning, ServeOptions};
+use flint_serve::{Backend, Defaults, Feed, FormChoice, Origins, PrefixOptions, Reasoning, ServeOptions};
 use http_client::{Connection, request};
 use paired::{Bench, Limit, Work, repeat};
 use serde_json::json;
@@ -149,6 +149,7 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         body_bytes_max: 1 << 20,
         ping: Duration::from_secs(10),
         stop_time: Duration::ZERO,
+        prefix: PrefixOptions::default(),
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: String::new(),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use flint_rt::sample::SamplerOptions;
 use flint_rt::text::chat::Thinking;
 use flint_serve::stub::{Script, Stub};
-use flint_serve::{Defaults, FormChoice, Origins, Reasoning, ServeError, ServeOptions};
+use flint_serve::{Defaults, FormChoice, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions};
 use http_client::{Client, Connection, request};
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ fn options() -> ServeOptions {
         body_bytes_max: 1 << 20,
         ping: Duration::from_millis(100),
         stop_time: Duration::from_secs(5),
+        prefix: PrefixOptions::default(),
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: "stub.gguf".to_owned(),

@@ -6,10 +6,12 @@ use std::time::Duration;
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::EngineError;
 use flint_rt::engine::session::common_prefix;
+use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
+use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::{Role, StopTokens, Thinking};
 use flint_rt::text::{Specials, Tokenizer, Vocabulary};
 use serde_json::Value;
@@ -221,6 +223,87 @@ impl Backend for Stub {
         }
         self.said.clear();
         Ok(feeds.iter_mut().map(|feed| self.feed(feed)).collect())
+    }
+
+    fn identity(&self) -> (Sha256Digest, CacheShape) {
+        (Sha256Digest::of(b"stub"), CacheShape { row_bytes: 4, windows: Vec::new() })
+    }
+
+    fn reach(&self, session: &StubSession, ids: &[TokenId]) -> u32 {
+        u32::try_from(common_prefix(&session.tokens, ids)).expect("a context is a u32")
+    }
+
+    fn can_continue_at(&self, session: &StubSession, position: u32) -> bool {
+        position as usize <= session.tokens.len()
+    }
+
+    fn could_continue_at(&self, _session: &StubSession, _position: u32, _tokens: u32) -> bool {
+        true
+    }
+
+    fn reset(&mut self, session: &mut StubSession) {
+        session.tokens.clear();
+    }
+
+    fn begin_saving(
+        &self,
+        session: &StubSession,
+        back_to: Option<u32>,
+        cuts: &[Arc<Cut>],
+    ) -> Result<Saving, EngineError> {
+        let (model, shape) = self.identity();
+        let held = u32::try_from(session.tokens.len()).expect("a context is a u32");
+        let slack = back_to.and_then(|back_to| held.checked_sub(back_to)).unwrap_or(0);
+        Ok(Saving::new(model, &shape, &session.tokens, slack, cuts)?)
+    }
+
+    fn save_step(&mut self, _session: &StubSession, saving: &mut Saving) -> Result<bool, EngineError> {
+        Ok(saving.is_done())
+    }
+
+    fn cut(
+        &mut self,
+        _session: &StubSession,
+        _position: u32,
+        _slack: u32,
+    ) -> Result<Option<Cut>, EngineError> {
+        Ok(None)
+    }
+
+    fn begin_restoring(
+        &self,
+        session: &mut StubSession,
+        snapshot: Arc<Snapshot>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        let (model, shape) = self.identity();
+        let context_len = self.script.context_len;
+        let restoring =
+            Restoring::new(snapshot, to, (model, &shape), context_len, &session.tokens, |_| context_len)?;
+        session.tokens.clear();
+        Ok(restoring)
+    }
+
+    fn begin_rewinding(
+        &self,
+        session: &mut StubSession,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        let (model, shape) = self.identity();
+        let context_len = self.script.context_len;
+        let restoring = Restoring::of_cut(cut, to, (model, &shape), &session.tokens, |_| context_len)?;
+        session.tokens.clear();
+        Ok(restoring)
+    }
+
+    fn restore_step(
+        &mut self,
+        session: &mut StubSession,
+        restoring: &mut Restoring,
+    ) -> Result<bool, EngineError> {
+        session.tokens = restoring.tokens().to_vec();
+        Ok(restoring.is_done())
     }
 
     fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>) {

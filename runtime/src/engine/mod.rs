@@ -28,6 +28,8 @@ pub mod simulate;
 
 pub mod session;
 
+pub mod snapshot;
+
 pub mod generate;
 
 pub mod telemetry;
@@ -46,6 +48,7 @@ pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::{Feed, Session};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;

@@ -13,6 +13,7 @@ use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
+use crate::engine::snapshot::porter::Porter;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
@@ -30,7 +31,7 @@ use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
 use crate::model::{DecodeCounters, Model};
-use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
+use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
@@ -97,6 +98,8 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// What snapshots pass through.
+    pub(super) porter: Porter,
 }
 
 /// Experts in host memory.
@@ -259,6 +262,7 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })
     }
@@ -306,6 +310,11 @@ impl Engine {
     /// When the device has too little memory for its cache.
     pub fn session(&self) -> Result<Session, EngineError> {
         Ok(Session::new(Sequence::new(&self.model, self.plan.context_len)?))
+    }
+
+    /// Names the model: a store and the GGUF that it was made of have the same.
+    pub fn identity(&self) -> Sha256Digest {
+        self.model.streamer.source().identity()
     }
 
     /// The model's numbers.

@@ -43,6 +43,9 @@ pub struct EngineOptions {
     pub host_memory: HostMemory,
     /// Bytes that device and host together may take for model and experts; the default is no other limit than theirs.
     pub memory_bytes: Option<u64>,
+    /// Host bytes that the caller will take beside the engine, for conversations that it keeps: of what the host has, and of
+    /// [`Self::memory_bytes`], the engine plans with so much less.
+    pub aside_bytes: u64,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
     pub storage_range_max: Option<u64>,
     /// A disk simulated over the model's files: a seed, and the faults that it decides.

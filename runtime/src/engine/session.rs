@@ -81,6 +81,36 @@ impl Session {
         kept
     }
 
+    /// How many tokens [`Self::keep_prefix`] would keep of `ids`.
+    pub fn reach(&self, ids: &[TokenId]) -> u32 {
+        let keep = common_prefix(&self.tokens, ids);
+        let keep = u32::try_from(keep).expect("invariant: a context is a u32");
+        if self.can_continue_at(keep) { keep } else { 0 }
+    }
+
+    /// Whether it can go back to its first `position` tokens and on from there.
+    pub fn can_continue_at(&self, position: u32) -> bool {
+        position <= self.sequence.position() && self.sequence.cache().can_continue_at(position)
+    }
+
+    /// Whether that will still be so when `tokens` more have been fed.
+    pub fn could_continue_at(&self, position: u32, tokens: u32) -> bool {
+        self.sequence.cache().could_continue_at(position, tokens)
+    }
+
+    /// The sequence, for those who copy its cache.
+    pub(super) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// Goes on with `tokens`, which the cache was made to hold; see [`Sequence::adopt`].
+    pub(super) fn adopt(&mut self, tokens: &[TokenId], held_from: impl Fn(u32) -> u32) {
+        let position = u32::try_from(tokens.len()).expect("invariant: a context is a u32");
+        self.sequence.adopt(position, held_from);
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+    }
+
     /// Brings the token list in line with what the cache holds, whatever a step did.
     fn settle(&mut self) {
         self.tokens.truncate(self.sequence.position() as usize);

@@ -164,14 +164,14 @@ pub fn plan_memory(
         &BudgetInput {
             free_bytes: device.free_bytes,
             is_shared: device.is_shared(),
-            host: host.clone(),
+            host: host.without(options.aside_bytes),
             host_memory: match (options.host_memory, options.host_path) {
                 // The device cannot write where only a copy by the processor leads, so nothing would be kept there.
                 (HostMemory::Auto, Some(HostPath::Copy)) => HostMemory::Bytes(0),
                 (wanted, _) => wanted,
             },
             host_slot_bytes: host_slot_bytes(config, kind),
-            memory_bytes: options.memory_bytes,
+            memory_bytes: options.memory_bytes.map(|bytes| bytes.saturating_sub(options.aside_bytes)),
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,
             context_len,

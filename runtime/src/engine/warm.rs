@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 use crate::base::ids::{ExpertIndex, LayerIndex};
 use crate::engine::{Engine, EngineError};
 use crate::expert::RouteTrace;
-use crate::store::Sha256Digest;
 
 /// An expert by model layer and number.
 pub type Expert = (u32, u32);
@@ -51,11 +50,6 @@ impl Engine {
     /// The experts that were used since the engine was opened, the most used first.
     pub fn most_used(&self) -> Vec<Expert> {
         sorted(self.model.streamer.uses_of_experts().map(|(key, uses)| ((key.layer.0, key.expert.0), uses)))
-    }
-
-    /// Names the model, wherever it lies and whether it is a GGUF or a store made of it.
-    pub fn identity(&self) -> Sha256Digest {
-        self.model.streamer.source().identity()
     }
 
     /// Reads the first of `experts`, which are the most used: as many as slots and host memory hold. `progress` hears how many of how many

@@ -178,6 +178,21 @@ impl Sequence {
         self.position
     }
 
+    /// What it holds of keys and values.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// Goes on from `position`: the cache was written from outside, see [`KvCache::restored`].
+    ///
+    /// # Panics
+    /// When that is beyond the context.
+    pub fn adopt(&mut self, position: u32, held_from: impl Fn(u32) -> u32) {
+        assert!(position <= self.cache.context_len, "what was restored fits the context");
+        self.cache.restored(position, held_from);
+        self.position = position;
+    }
+
     /// Where the commands of a token lie, unless a step is using them.
     pub(super) fn decode_commands(&mut self, with_guesses: bool) -> &mut Option<DecodeCommands> {
         if with_guesses { &mut self.decode_guessing } else { &mut self.decode }

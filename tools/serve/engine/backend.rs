@@ -1,13 +1,17 @@
 //! What the server needs of an engine, so that tests and benches can put a stand-in in its place.
 
+use std::sync::Arc;
+
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
+use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
 use flint_rt::engine::{self, Engine, EngineError, Session};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
+use flint_rt::store::Sha256Digest;
 use flint_rt::text::Tokenizer;
 use flint_rt::text::chat::StopTokens;
 
@@ -97,6 +101,77 @@ pub trait Backend {
     /// Counters.
     fn counters(&self) -> Counters;
 
+    /// Names the model, and says what its caches look like.
+    fn identity(&self) -> (Sha256Digest, CacheShape);
+
+    /// As [`Session::reach`].
+    fn reach(&self, session: &Self::Session, ids: &[TokenId]) -> u32;
+
+    /// As [`Session::can_continue_at`].
+    fn can_continue_at(&self, session: &Self::Session, position: u32) -> bool;
+
+    /// As [`Session::could_continue_at`].
+    fn could_continue_at(&self, session: &Self::Session, position: u32, tokens: u32) -> bool;
+
+    /// As [`Session::reset`].
+    fn reset(&mut self, session: &mut Self::Session);
+
+    /// As [`Engine::begin_saving`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_saving(
+        &self,
+        session: &Self::Session,
+        back_to: Option<u32>,
+        cuts: &[Arc<Cut>],
+    ) -> Result<Saving, EngineError>;
+
+    /// As [`Engine::save_step`].
+    ///
+    /// # Errors
+    /// As there.
+    fn save_step(&mut self, session: &Self::Session, saving: &mut Saving) -> Result<bool, EngineError>;
+
+    /// As [`Engine::cut`].
+    ///
+    /// # Errors
+    /// As there.
+    fn cut(&mut self, session: &Self::Session, position: u32, slack: u32)
+    -> Result<Option<Cut>, EngineError>;
+
+    /// As [`Engine::begin_restoring`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_restoring(
+        &self,
+        session: &mut Self::Session,
+        snapshot: Arc<Snapshot>,
+        to: u32,
+    ) -> Result<Restoring, EngineError>;
+
+    /// As [`Engine::begin_rewinding`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_rewinding(
+        &self,
+        session: &mut Self::Session,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError>;
+
+    /// As [`Engine::restore_step`].
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_step(
+        &mut self,
+        session: &mut Self::Session,
+        restoring: &mut Restoring,
+    ) -> Result<bool, EngineError>;
+
     /// Called about once a second while there is nothing to do.
     fn rest(&mut self) {}
 
@@ -165,6 +240,69 @@ impl Backend for Engine {
             reads: self.read_counters(),
             pool_slots: self.plan().pool_slots,
         }
+    }
+
+    fn identity(&self) -> (Sha256Digest, CacheShape) {
+        (Engine::identity(self), self.cache_shape())
+    }
+
+    fn reach(&self, session: &Session, ids: &[TokenId]) -> u32 {
+        session.reach(ids)
+    }
+
+    fn can_continue_at(&self, session: &Session, position: u32) -> bool {
+        session.can_continue_at(position)
+    }
+
+    fn could_continue_at(&self, session: &Session, position: u32, tokens: u32) -> bool {
+        session.could_continue_at(position, tokens)
+    }
+
+    fn reset(&mut self, session: &mut Session) {
+        session.reset();
+    }
+
+    fn begin_saving(
+        &self,
+        session: &Session,
+        back_to: Option<u32>,
+        cuts: &[Arc<Cut>],
+    ) -> Result<Saving, EngineError> {
+        Engine::begin_saving(self, session, back_to, cuts)
+    }
+
+    fn save_step(&mut self, session: &Session, saving: &mut Saving) -> Result<bool, EngineError> {
+        Engine::save_step(self, session, saving)
+    }
+
+    fn cut(&mut self, session: &Session, position: u32, slack: u32) -> Result<Option<Cut>, EngineError> {
+        Engine::cut(self, session, position, slack)
+    }
+
+    fn begin_restoring(
+        &self,
+        session: &mut Session,
+        snapshot: Arc<Snapshot>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        Engine::begin_restoring(self, session, snapshot, to)
+    }
+
+    fn begin_rewinding(
+        &self,
+        session: &mut Session,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        Engine::begin_rewinding(self, session, cut, to)
+    }
+
+    fn restore_step(
+        &mut self,
+        session: &mut Session,
+        restoring: &mut Restoring,
+    ) -> Result<bool, EngineError> {
+        Engine::restore_step(self, session, restoring)
     }
 
     fn rest(&mut self) {

@@ -1,7 +1,8 @@
 //! The engine's thread: jobs from the queue into slots, one step of all of them after another, tokens out.
 //!
 //! - Owns: the engine and its sessions. In: jobs. Out: events over each job's channel; the board; metrics.
-//! - A turn is one step: the next token of each slot that has one, and beside them pieces of prompts ([`super::turn`]).
+//! - A turn is one step: the next token of each slot that has one, and beside them pieces of prompts ([`super::turn`]). Before it
+//!   slots that are being saved or restored get a little further ([`super::prefix_store`]).
 //! - Invariants: it never waits for a client; a job that is given up stops within one step, and within a layer where it is alone in
 //!   it; a step that fails for several is tried again for each alone, so that a fault of one is not that of others.
 
@@ -21,10 +22,10 @@ use super::backend::{Backend, Feed, Outputs, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
+use super::prefix_store::{PrefixOptions, PrefixStore};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
 use super::shared::Shared;
-use super::slots::{Free, choose};
 use super::turn::{Room, Share, Turns, Waits};
 use crate::wire::error::{ApiError, Kind};
 
@@ -51,6 +52,8 @@ struct Running {
     numbers: Numbers,
     began: Instant,
     first_token_at: Instant,
+    /// Whether its slot holds what is re-used of its prompt, and nothing else.
+    is_settled: bool,
 }
 
 /// How a step left a job.
@@ -71,6 +74,8 @@ type Logprobs = Option<(f64, Vec<(TokenId, f64)>)>;
 pub(crate) struct Worker<B: Backend> {
     backend: B,
     slots: Vec<Slot<B::Session>>,
+    /// What no slot holds.
+    store: PrefixStore,
     shared: Arc<Shared>,
     /// The ids that end a reply.
     stop_ids: Vec<TokenId>,
@@ -94,17 +99,23 @@ impl PrefillObserver for StepWatch<'_> {
 }
 
 impl<B: Backend> Worker<B> {
-    /// Opens `slots` sessions.
+    /// Opens `slots` sessions, and what is kept beside them.
     ///
     /// # Errors
-    /// When the device has too little memory.
-    pub(crate) fn new(mut backend: B, slots: u32, shared: Arc<Shared>) -> Result<Self, EngineError> {
+    /// When the device has too little memory, or a folder cannot be used.
+    pub(crate) fn new(
+        mut backend: B,
+        slots: u32,
+        prefix: &PrefixOptions,
+        shared: Arc<Shared>,
+    ) -> Result<Self, EngineError> {
         let facts = backend.facts();
         let slots = (0..slots)
             .map(|_| Ok(Slot { session: backend.open_session()?, running: None, used: 0 }))
             .collect::<Result<Vec<_>, EngineError>>()?;
         shared.board.reset(slots.len(), facts.context_len);
         let worker = Self {
+            store: PrefixStore::open(prefix, &backend, slots.len())?,
             stop_ids: facts.stops.entries().iter().map(|(id, _)| *id).collect(),
             think_close: Marker::ThinkClose.id(&facts.tokenizer).ok(),
             backend,
@@ -122,23 +133,39 @@ impl<B: Backend> Worker<B> {
     /// Works until the queue ends; then says what was wrong with the engine, if anything.
     pub(crate) fn run(mut self) -> Result<(), String> {
         loop {
-            while self.slots.iter().any(|slot| slot.running.is_none()) {
-                let free = self.slots.iter().filter(|slot| slot.running.is_none()).count();
+            self.store.serve(&self.shared.slot_requests, |index| self.slots[index].running.is_none());
+            loop {
+                let free = (0..self.slots.len()).filter(|index| self.is_free(*index)).count();
+                if free == 0 {
+                    break;
+                }
                 let is_idle = free == self.slots.len();
                 match self.shared.queue.next(free, is_idle) {
                     Next::Job(job) => self.begin(job),
                     Next::Nothing => {
                         if is_idle {
                             self.backend.rest();
+                            self.publish();
                         }
                         break;
                     }
-                    Next::End if is_idle => return self.backend.close(),
+                    Next::End if is_idle => {
+                        let sessions = self.slots.iter().map(|slot| &slot.session);
+                        let is_given_up = || self.shared.is_halted();
+                        let metrics = &self.shared.metrics.prefix;
+                        self.store.finish(&mut self.backend, sessions, &is_given_up, metrics);
+                        return self.backend.close();
+                    }
                     Next::End => break,
                 }
             }
             self.turn();
         }
+    }
+
+    /// Whether a slot does no job, and nothing is being saved of it or restored to it.
+    fn is_free(&self, index: usize) -> bool {
+        self.slots[index].running.is_none() && !self.store.is_busy(index)
     }
 
     fn begin(&mut self, job: Job) {
@@ -158,20 +185,14 @@ impl<B: Backend> Worker<B> {
             }
         };
         sampler.start_from(&generation.ids);
-        let free: Vec<Option<Free<'_>>> = self
-            .slots
-            .iter()
-            .map(|slot| match slot.running {
-                Some(_) => None,
-                None => Some(Free { tokens: self.backend.tokens(&slot.session), used: slot.used }),
-            })
+        let free: Vec<Option<(&B::Session, u64)>> = (0..)
+            .zip(&self.slots)
+            .map(|(index, slot)| self.is_free(index).then_some((&slot.session, slot.used)))
             .collect();
-        let prefix = if generation.reuses_prefix { generation.ids.as_slice() } else { &[] };
-        let index = choose(&free, prefix).expect("invariant: a slot is free");
+        let index = self.store.choose(&self.backend, &free, generation.prefix(), &generation.ids);
         self.jobs += 1;
         let slot = &mut self.slots[index];
         slot.used = self.jobs;
-        let cached = self.backend.keep_prefix(&mut slot.session, prefix);
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()
             && generation.tokens_min == 0
@@ -180,36 +201,76 @@ impl<B: Backend> Worker<B> {
         let now = Instant::now();
         let prompt_tokens = u32::try_from(generation.ids.len()).expect("invariant: it fits the context");
         let running = Running {
-            numbers: Numbers {
-                prompt_tokens,
-                cached_tokens: cached,
-                queued: now - job.arrived,
-                ..Numbers::default()
-            },
+            numbers: Numbers { prompt_tokens, queued: now - job.arrived, ..Numbers::default() },
             sampler,
             reply,
             want: if is_plain { Want::Greedy } else { Want::Logits },
             next: None,
             began: now,
             first_token_at: now,
+            is_settled: false,
             job,
         };
-        running.send(Event::Progress(running.progress(cached)));
         slot.running = Some(running);
+        self.keep_prefix(index);
         self.show(index);
+    }
+
+    /// Forgets what a slot holds beyond the beginning of its prompt, unless something is still to be saved or restored.
+    fn keep_prefix(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        let Some(running) = slot.running.as_mut().filter(|running| !running.is_settled) else { return };
+        if self.store.is_busy(index) {
+            return;
+        }
+        let cached = self.backend.keep_prefix(&mut slot.session, running.job.generation.prefix());
+        self.store.settled(index, cached, &self.shared.metrics.prefix);
+        running.is_settled = true;
+        running.numbers.cached_tokens = cached;
+        running.send(Event::Progress(running.progress(cached)));
+    }
+
+    /// Goes on with what is to be saved and restored of a slot before its next step.
+    fn run_errands(&mut self, index: usize) {
+        if !self.store.is_busy(index) {
+            return;
+        }
+        let (session, metrics) = (&mut self.slots[index].session, &self.shared.metrics.prefix);
+        if let Err(error) = self.store.step(index, &mut self.backend, session, metrics) {
+            tracing::error!("a slot was not saved or restored: {error}");
+            self.close_if_lost(&error);
+            self.settle(index, |_, _| Outcome::Failed(Arc::new(error)));
+        }
+        self.keep_prefix(index);
+        self.show(index);
+    }
+
+    /// Keeps what the step of `shares` would overwrite and is wanted later. Gives those whose slots are fit for it.
+    fn keep_cuts(&mut self, shares: Vec<Share>) -> Vec<Share> {
+        let mut fit = Vec::new();
+        for share in shares {
+            let (session, metrics) = (&self.slots[share.slot].session, &self.shared.metrics.prefix);
+            match self.store.before_step(share.slot, &mut self.backend, session, share.rows, metrics) {
+                Ok(()) => fit.push(share),
+                Err(error) => self.settle(share.slot, |_, _| Outcome::Failed(Arc::new(error))),
+            }
+        }
+        fit
     }
 
     /// One step of all busy slots, as far as it has room.
     fn turn(&mut self) {
         for index in 0..self.slots.len() {
+            self.run_errands(index);
             let is_given_up = |running: &Running| running.job.is_cancelled() || self.shared.is_halted();
             if self.slots[index].running.as_ref().is_some_and(is_given_up) {
                 self.settle(index, |_, _| Outcome::GivenUp);
             }
         }
-        let waits: Vec<Option<Waits>> = self.slots.iter().map(|slot| self.waits(slot)).collect();
+        let waits: Vec<Option<Waits>> = (0..self.slots.len()).map(|index| self.waits(index)).collect();
         let room = Room { rows: self.backend.chunk_len(), sequences: STEP_SEQUENCES_MAX as usize };
         let shares = self.turns.plan(&waits, room);
+        let shares = self.keep_cuts(shares);
         if shares.is_empty() {
             return;
         }
@@ -250,9 +311,10 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// What a slot waits for; none where it is idle.
-    fn waits(&self, slot: &Slot<B::Session>) -> Option<Waits> {
-        let running = slot.running.as_ref()?;
+    /// What a slot waits for; none where it is idle, or being saved or restored.
+    fn waits(&self, index: usize) -> Option<Waits> {
+        let slot = &self.slots[index];
+        let running = slot.running.as_ref().filter(|running| running.is_settled)?;
         Some(match running.next {
             Some(_) => Waits::Token,
             None => {
@@ -439,6 +501,11 @@ impl<B: Backend> Worker<B> {
         tracing::error!(job = running.job.number, "a step failed: {error}");
         self.shared.metrics.failed();
         running.send(Event::Failed(told(error)));
+        self.close_if_lost(error);
+    }
+
+    /// Lets nothing in any more where nothing can be computed any more.
+    fn close_if_lost(&self, error: &EngineError) {
         if is_device_lost(error) {
             let why =
                 ApiError::new(Kind::Unavailable, "the GPU was lost: the server has to be started again");
@@ -460,6 +527,7 @@ impl<B: Backend> Worker<B> {
 
     fn publish(&self) {
         self.shared.metrics.engine(&self.backend.counters());
+        self.store.tell(&self.shared.metrics.prefix);
     }
 }
 
