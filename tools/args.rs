@@ -99,10 +99,10 @@ pub(crate) struct EngineArgs {
     #[arg(
         long,
         env = "FLINT_RT_WARM",
-        value_name = "ROUTES.json",
+        value_name = "last|ROUTES.json",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = ""
+        default_missing_value = "last"
     )]
     pub(crate) warm: Option<PathBuf>,
     /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
