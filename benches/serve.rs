@@ -20,7 +20,7 @@ use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
 use flint_rt::text::chat::{Role, Thinking};
 use flint_serve::stub::{Form, Script, Stub, nano_tokenizer};
-use flint_serve::{Backend, Defaults, FormChoice, Origins, Reasoning, ServeOptions};
+use flint_serve::{Backend, Defaults, FormChoice, Listen, Origins, Reasoning, ServeOptions};
 use http_client::{Connection, request};
 use paired::{Bench, Limit, Work, repeat};
 use serde_json::json;
@@ -140,7 +140,7 @@ fn script(token_time: Duration) -> Script {
 fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let (sender, notices) = mpsc::channel();
     let options = ServeOptions {
-        addresses: vec!["127.0.0.1:0".parse()?],
+        listen: vec![Listen::Address("127.0.0.1:0".parse()?)],
         keys: Vec::new(),
         origins: Origins::None,
         slots,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use flint_rt::sample::SamplerOptions;
 use flint_rt::text::chat::Thinking;
 use flint_serve::stub::{Script, Stub};
-use flint_serve::{Defaults, FormChoice, Origins, Reasoning, ServeError, ServeOptions};
+use flint_serve::{Defaults, FormChoice, Listen, Origins, Reasoning, ServeError, ServeOptions};
 use http_client::{Client, Connection, request};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ struct Server {
 
 fn options() -> ServeOptions {
     ServeOptions {
-        addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![Listen::Address("127.0.0.1:0".parse().unwrap())],
         keys: Vec::new(),
         origins: Origins::None,
         slots: 1,
@@ -175,6 +175,55 @@ fn bodies_have_a_limit_and_are_not_read_beyond_it() {
     let mut connection = Connection::open(server.client.0);
     connection.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
     assert_eq!(connection.head().map_or(400, |(status, _)| status), 400);
+}
+
+#[test]
+fn who_sends_all_of_a_refused_body_first_hears_why() {
+    let server = Server::start(Script::default(), |options| options.body_bytes_max = 1000).ready();
+    // Far more than the buffers of the system hold, and with a key's check, too.
+    let locked = Server::start(Script::default(), |options| options.keys = vec!["secret".to_owned()]).ready();
+    let block = vec![b'x'; 1 << 20];
+    for (address, status) in [(server.client.0, 413), (locked.client.0, 401)] {
+        let mut connection = Connection::open(address);
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 33554432\r\n\r\n";
+        assert!(connection.send(head));
+        for _ in 0..32 {
+            assert!(connection.send(&block), "the connection was closed while the body was sent");
+        }
+        assert_eq!(connection.answer().unwrap().status, status);
+        assert!(connection.head().is_none(), "a connection with a rest of a body is not used again");
+    }
+}
+
+#[test]
+fn a_client_that_closes_its_sending_side_is_answered() {
+    let script =
+        Script { chunk_time: Duration::from_millis(300), token_time: Duration::from_millis(5), ..Script::default() };
+    let server = Server::start(script, |_| {}).ready();
+    for (path, streams) in [
+        ("/v1/chat/completions", true),
+        ("/v1/chat/completions", false),
+        ("/v1/messages", false),
+        ("/tokenize", false),
+    ] {
+        let body = chat(json!({ "stream": streams, "max_tokens": 50, "content": "a" }));
+        let mut connection = server.client.begin(path, &body);
+        connection.end_sending();
+        assert_eq!(connection.head().unwrap().0, 200, "{path}");
+        let rest = connection.rest();
+        assert!(rest.contains(if streams { "[DONE]" } else { "}" }), "{path}: {rest}");
+    }
+    // With what came before in the same breath.
+    let mut connection = Connection::open(server.client.0);
+    connection.send([request("GET", "/health", &[], ""), request("GET", "/v1/models", &[], "")].concat());
+    connection.end_sending();
+    assert_eq!(connection.answer().unwrap().status, 200);
+    assert_eq!(connection.answer().unwrap().status, 200);
+    // A request that is not whole is none.
+    let mut connection = Connection::open(server.client.0);
+    connection.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{");
+    connection.end_sending();
+    assert!(connection.head().is_none_or(|(status, _)| status == 400));
 }
 
 #[test]
@@ -391,7 +440,7 @@ fn a_model_that_does_not_open_ends_it() {
 fn a_port_that_is_taken_is_named() {
     let server = Server::start(Script::default(), |_| {});
     let mut options = options();
-    options.addresses = vec![server.client.0];
+    options.listen = vec![Listen::Address(server.client.0)];
     let error = flint_serve::run(options, |_| Ok::<_, String>(Stub::new(Script::default())), || false);
     let error = error.unwrap_err().to_string();
     assert!(error.contains(&server.client.0.to_string()) && error.contains("another --port"), "{error}");

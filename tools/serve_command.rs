@@ -1,5 +1,6 @@
 //! `flint-rt serve`: the flags of the server, and the engine that it drives. What it does is in the crate `flint_serve`.
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::engine::{Engine, EngineError, EngineOptions};
 use flint_rt::sample::SamplerOptions;
-use flint_serve::{Defaults, FormChoice, Loading, Origins, Reasoning, ServeError, ServeOptions};
+use flint_serve::{Defaults, FormChoice, Listen, Loading, Origins, Reasoning, ServeError, ServeOptions};
 
 use crate::args::{EngineArgs, Think, bytes, sampling};
 use crate::exit::{Exit, Failure, Outcome};
@@ -48,7 +49,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_QUEUE", default_value_t = 64, value_name = "N")]
     queue: usize,
     /// Longest body of a request.
-    #[arg(long, env = "FLINT_RT_BODY_LIMIT", default_value = "64MiB", value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, env = "FLINT_RT_BODY_LIMIT", default_value = "64MiB", value_name = "BYTES", value_parser = body_limit)]
     body_limit: u64,
     /// Seconds of silence after which a stream says that it lives.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -57,7 +58,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=3600))]
     stop_timeout: u64,
     /// What the model is called in answers [default: its file's or store's].
-    #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME")]
+    #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME", value_parser = alias)]
     alias: Option<String>,
     /// Refuse requests for models of other names (404).
     #[arg(long)]
@@ -74,7 +75,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_THINK", value_enum, default_value_t = Think::Auto)]
     think: Think,
     /// Tokens of a reply at most, where a request does not say [default: to the end of the context].
-    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS")]
+    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     predict: Option<u32>,
     /// What is logged on standard error.
     #[arg(long, env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
@@ -177,7 +178,7 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         note("warning: everybody who reaches this machine's address can use the model (--no-api-key)");
     }
     Ok(ServeOptions {
-        addresses: vec![SocketAddr::new(args.host, args.port)],
+        listen: vec![Listen::Address(SocketAddr::new(args.host, args.port))],
         keys,
         origins: origins(&args.cors_origins),
         slots: args.parallel,
@@ -250,16 +251,34 @@ fn form(named: &Path) -> Outcome<FormChoice> {
 
 /// A file that a person wrote.
 fn short_text(path: &Path) -> Outcome<String> {
-    let about =
-        |error: &std::io::Error| Failure::because(Exit::of_io(error), path.display().to_string(), error);
-    let bytes = std::fs::metadata(path).map_err(|error| about(&error))?.len();
-    if bytes > TEXT_BYTES_MAX {
-        return Err(Failure::usage(format!(
-            "{}: {bytes} bytes, at most {TEXT_BYTES_MAX} are read",
+    // Counted while it is read: a device or a pipe does not say how long it is.
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Ok(bytes) if bytes as u64 > TEXT_BYTES_MAX => Err(Failure::usage(format!(
+            "{}: longer than {TEXT_BYTES_MAX} bytes, which is the most that is read",
             path.display()
-        )));
+        ))),
+        Ok(_) => Ok(text),
+        Err(error) => Err(Failure::because(Exit::of_io(&error), path.display().to_string(), &error)),
     }
-    std::fs::read_to_string(path).map_err(|error| about(&error))
+}
+
+fn alias(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("a model needs a name of at least one character".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
+/// The least body limit: less than this holds no conversation.
+const BODY_BYTES_MIN: u64 = 1 << 10;
+
+fn body_limit(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        few if few < BODY_BYTES_MIN => Err(format!("{few} bytes hold no request, wanted {BODY_BYTES_MIN} or more")),
+        bytes => Ok(bytes),
+    }
 }
 
 fn log(log: Log) {

@@ -39,6 +39,7 @@ pub use chat::form::FormChoice;
 pub use engine::backend::{Backend, Counters, Facts};
 pub use engine::shared::Loading;
 pub use http::door::Origins;
+pub use http::listener::Listen;
 pub use run::{ServeError, ServeOptions, run};
 pub use wire::model::Reasoning;
 pub use wire::params::Defaults;

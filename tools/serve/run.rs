@@ -14,7 +14,8 @@ use crate::engine::shared::{Loading, Shared};
 use crate::engine::worker::{Worker, stopping};
 use crate::http::door::{Door, Origins};
 use crate::http::state::{Shown, State, now_s};
-use crate::http::{listener, routes};
+use crate::http::listener::{self, Listen};
+use crate::http::routes;
 use crate::limits::BODY_WORK_MIB;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::model::{Model, Reasoning};
@@ -23,7 +24,7 @@ use crate::wire::params::Defaults;
 /// What the caller decides.
 pub struct ServeOptions {
     /// Where to listen.
-    pub addresses: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Keys of which a request must have one; any request will do if there are none.
     pub keys: Vec<String>,
     /// Pages of which origins may ask.
@@ -62,10 +63,10 @@ pub enum ServeError<E> {
     #[error("{0}")]
     Option(String),
     /// Nothing can listen there.
-    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    #[error("cannot listen on {place}: {source}{}", hint(place, source))]
     Bind {
         /// Where.
-        address: SocketAddr,
+        place: Listen,
         /// Why.
         source: std::io::Error,
     },
@@ -88,9 +89,15 @@ pub enum ServeError<E> {
     Engine(String),
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        std::io::ErrorKind::AddrInUse => ": another program listens there; stop it, or take another --port",
+fn hint(place: &Listen, error: &std::io::Error) -> &'static str {
+    match (error.kind(), place) {
+        (std::io::ErrorKind::AddrInUse, Listen::File(_)) => {
+            ": another program listens there; stop it, or take another --socket"
+        }
+        (std::io::ErrorKind::AddrInUse, _) => {
+            ": another program listens there; stop it, or take another --port"
+        }
+        (std::io::ErrorKind::AlreadyExists, _) => ": remove it, or take another --socket",
         _ => "",
     }
 }
@@ -110,11 +117,13 @@ const THREADS_MAX: usize = 4;
 /// # Errors
 /// When it cannot listen, the engine does not open, or the engine's thread fails.
 pub fn run<B: Backend, E: Send + 'static>(
-    options: ServeOptions,
+    mut options: ServeOptions,
     open: impl FnOnce(&Loading) -> Result<B, E> + Send + 'static,
     should_stop: impl Fn() -> bool,
 ) -> Result<(), ServeError<E>> {
-    let door = Door::new(&options.keys, options.origins.clone(), &options.addresses);
+    let places = std::mem::take(&mut options.listen);
+    let addresses: Vec<SocketAddr> = places.iter().filter_map(Listen::address).collect();
+    let door = Door::new(&options.keys, options.origins.clone(), &addresses);
     let state: Shown = Arc::new(State {
         shared: Arc::new(Shared::new(options.queue)),
         door: door.map_err(ServeError::Option)?,
@@ -133,10 +142,10 @@ pub fn run<B: Backend, E: Send + 'static>(
         .build()
         .map_err(ServeError::Threads)?;
     runtime.block_on(async {
-        let listeners = listener::bind(&options.addresses).await;
-        let listeners = listeners.map_err(|(address, source)| ServeError::Bind { address, source })?;
-        for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-            (options.notice)(&format!("listening on http://{address}"));
+        let listeners = listener::bind(places).await;
+        let listeners = listeners.map_err(|(place, source)| ServeError::Bind { place, source })?;
+        for listener in &listeners {
+            (options.notice)(&format!("listening on {}", listener.shown));
         }
         let stop_time = options.stop_time;
         let (ended, mut end) = oneshot::channel();

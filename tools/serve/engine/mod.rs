@@ -10,6 +10,7 @@ pub(crate) mod constraint;
 pub(crate) mod job;
 pub(crate) mod queue;
 pub(crate) mod reply;
+pub(crate) mod schema;
 pub(crate) mod shared;
 pub(crate) mod slots;
 pub(crate) mod stop_strings;

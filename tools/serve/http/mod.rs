@@ -13,4 +13,7 @@ pub(crate) mod jobs;
 pub(crate) mod listener;
 pub(crate) mod reply;
 pub(crate) mod routes;
+pub(crate) mod socket;
 pub(crate) mod state;
+pub(crate) mod talk;
+pub(crate) mod unix;

@@ -1,5 +1,7 @@
 //! Which path leads where, and what every request passes on its way.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
@@ -16,6 +18,7 @@ use super::door::Page;
 use super::generate::{Interface, Words, answer};
 use super::info;
 use super::state::Shown;
+use super::talk::Talk;
 use crate::wire::error::ApiError;
 use crate::wire::{anthropic, chat, completions, native, responses};
 
@@ -69,7 +72,8 @@ async fn pass(State(state): State<Shown>, request: Request<Body>, next: Next) ->
         true => Words::Anthropic,
         false => Words::OpenAi,
     };
-    let (mut response, page) = match state.door.check_page(request.headers()) {
+    let is_by_file = request.extensions().get::<Arc<Talk>>().is_some_and(|talk| talk.is_by_file());
+    let (mut response, page) = match state.door.check_page(request.headers(), is_by_file) {
         // A browser that asks first is told what is allowed, and that its page is not by what is left out.
         Err(_) if request.method() == Method::OPTIONS => (preflight(), Page::No),
         Err(error) => (words.error(&error), Page::No),
