@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
+use flint_rt::engine::SamplingAdvice;
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
@@ -148,6 +149,7 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         body_bytes_max: 1 << 20,
         ping: Duration::from_secs(10),
         stop_time: Duration::ZERO,
+        idle_release: None,
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: String::new(),
@@ -155,13 +157,15 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         reasoning: Reasoning::Content,
         defaults: Defaults {
             sampling: SamplerOptions::default(),
+            asked: SamplingAdvice::default(),
             has_seed: true,
             tokens_max: None,
             thinking: Thinking::Auto,
         },
         notice: Box::new(move |text| drop(sender.send(text.to_owned()))),
+        moment: Box::new(|_| {}),
     };
-    std::thread::spawn(move || flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script)), || false));
+    std::thread::spawn(move || flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script.clone())), || false));
     let address = notices.recv()?;
     // It says second that it is ready.
     notices.recv()?;

@@ -9,103 +9,17 @@
 
 #[path = "support/http_client.rs"]
 mod http_client;
+#[path = "support/stub_server.rs"]
+mod stub_server;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flint_rt::sample::SamplerOptions;
-use flint_rt::text::chat::Thinking;
 use flint_serve::stub::{Script, Stub};
-use flint_serve::{Defaults, FormChoice, Listen, Origins, Reasoning, ServeError, ServeOptions};
-use http_client::{Client, Connection, request};
+use flint_serve::{Listen, Origins, ServeError};
+use http_client::{Connection, request};
 use serde_json::{Value, json};
-
-/// A server that runs in a thread of this process until it is dropped.
-struct Server {
-    client: Client,
-    should_stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<(), ServeError<String>>>>,
-}
-
-fn options() -> ServeOptions {
-    ServeOptions {
-        listen: vec![Listen::Address("127.0.0.1:0".parse().unwrap())],
-        keys: Vec::new(),
-        origins: Origins::None,
-        slots: 1,
-        queue: 4,
-        body_bytes_max: 1 << 20,
-        ping: Duration::from_millis(100),
-        stop_time: Duration::from_secs(5),
-        alias: "stub".to_owned(),
-        is_strict: false,
-        file_name: "stub.gguf".to_owned(),
-        form: FormChoice::File,
-        reasoning: Reasoning::Content,
-        defaults: Defaults {
-            sampling: SamplerOptions::recommended(1),
-            has_seed: true,
-            tokens_max: None,
-            thinking: Thinking::Auto,
-        },
-        notice: Box::new(|_| {}),
-    }
-}
-
-impl Server {
-    fn start(script: Script, change: impl FnOnce(&mut ServeOptions)) -> Self {
-        Self::start_with(change, move || Ok(Stub::new(script)))
-    }
-
-    /// With an engine that `open` opens; nothing is waited for but the sockets.
-    fn start_with(
-        change: impl FnOnce(&mut ServeOptions),
-        open: impl FnOnce() -> Result<Stub, String> + Send + 'static,
-    ) -> Self {
-        let mut options = options();
-        change(&mut options);
-        let (sender, notices) = mpsc::channel::<String>();
-        options.notice = Box::new(move |text| {
-            let _ = sender.send(text.to_owned());
-        });
-        let should_stop = Arc::new(AtomicBool::new(false));
-        let asked = should_stop.clone();
-        let thread = std::thread::spawn(move || {
-            flint_serve::run(options, |_| open(), || asked.load(Ordering::Relaxed))
-        });
-        let notice = notices.recv_timeout(Duration::from_secs(20)).unwrap();
-        let address: SocketAddr = notice.strip_prefix("listening on http://").unwrap().parse().unwrap();
-        Self { client: Client(address), should_stop, thread: Some(thread) }
-    }
-
-    fn ready(self) -> Self {
-        let begin = Instant::now();
-        while self.client.get("/ready").status != 200 {
-            assert!(begin.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        self
-    }
-
-    /// Asks it to stop, and gives what it ended with.
-    fn stop(mut self) -> Result<(), ServeError<String>> {
-        self.should_stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.should_stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
+use stub_server::{Server, options};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::base::limits::SESSIONS_MAX;
-use flint_rt::engine::{Engine, EngineError, EngineOptions};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, SamplingAdvice};
 use flint_rt::sample::SamplerOptions;
 use flint_serve::{Defaults, FormChoice, Listen, Loading, Origins, Reasoning, ServeError, ServeOptions};
 
@@ -17,6 +17,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model;
 use crate::open;
+use crate::service::{self, Manager};
 use crate::terminal::note;
 
 /// Longest file of a template or of keys.
@@ -30,6 +31,9 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free.
     #[arg(long, env = "FLINT_RT_PORT", default_value_t = 8484)]
     port: u16,
+    /// Listen on this socket file instead of on an address; only its owner may use it.
+    #[arg(long, env = "FLINT_RT_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Keys of which a request must have one, with commas.
     #[arg(long, env = "FLINT_RT_API_KEY", hide_env_values = true, value_name = "KEY", value_delimiter = ',')]
     api_key: Vec<String>,
@@ -57,6 +61,10 @@ pub(crate) struct ServeArgs {
     /// Seconds that replies have to end after Ctrl-C or SIGTERM; a second one ends the program at once.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=3600))]
     stop_timeout: u64,
+    /// Seconds without a request after which the model is closed, so that others have its memory; the next request opens it
+    /// again, and waits for that [default: never].
+    #[arg(long, env = "FLINT_RT_IDLE_RELEASE", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    idle_release: Option<u64>,
     /// What the model is called in answers [default: its file's or store's].
     #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME", value_parser = alias)]
     alias: Option<String>,
@@ -77,8 +85,8 @@ pub(crate) struct ServeArgs {
     /// Tokens of a reply at most, where a request does not say [default: to the end of the context].
     #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     predict: Option<u32>,
-    /// What is logged on standard error.
-    #[arg(long, env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
+    /// What is logged on standard error: a line for each request.
+    #[arg(long, visible_alias = "log-format", env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
     log: Log,
     #[command(flatten)]
     sampling: ServeSamplingArgs,
@@ -89,7 +97,7 @@ pub(crate) struct ServeArgs {
 /// How tokens are chosen where a request does not say.
 #[derive(Debug, ArgsOf)]
 #[command(
-    next_help_heading = "Sampling where a request does not say [default: what the model's maker recommends]"
+    next_help_heading = "Sampling where a request does not say [default: what the model's file, else its maker recommends]"
 )]
 struct ServeSamplingArgs {
     /// Temperature; 0 takes the best token every time [default: 1].
@@ -134,19 +142,20 @@ enum Log {
 /// Runs the command.
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let options = options(&args)?;
+    let manager = Manager::find();
     let model = model::find(&args.engine.model, args.engine.run.source)?;
     let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
-    let options = ServeOptions { alias, file_name, ..options };
+    let options = ServeOptions { alias, file_name, moment: Box::new(move |moment| manager.tell(moment)), ..options };
     log(args.log);
     interrupt::serve();
     let (engine, parallel) = (args.engine, args.parallel);
     let model = Arc::new(model);
     let opened = model.clone();
     let open = move |loading: &Loading| -> Outcome<Engine> {
-        let model = opened;
-        let options = EngineOptions { sessions: Some(parallel), ..open::options(&engine, &model, None) };
-        open::engine_watched(&engine, &model, &options, &mut |progress| {
+        let model = &opened;
+        let options = EngineOptions { sessions: Some(parallel), ..open::options(&engine, model, None) };
+        open::engine_watched(&engine, model, &options, &mut |progress| {
             loading.set(progress.done_bytes, progress.total_bytes);
         })
     };
@@ -168,17 +177,23 @@ fn failure(error: ServeError<Failure>) -> Failure {
 
 fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
     let keys = keys(args)?;
-    if !args.host.is_loopback() && keys.is_empty() && !args.no_api_key {
+    let listen = match (service::sockets()?, &args.socket) {
+        (sockets, _) if !sockets.is_empty() => sockets,
+        (_, Some(path)) => vec![Listen::File(path.clone())],
+        (_, None) => vec![Listen::Address(SocketAddr::new(args.host, args.port))],
+    };
+    let open_to_others = listen.iter().filter_map(Listen::address).find(|address| !address.ip().is_loopback());
+    if let (Some(address), true, false) = (open_to_others, keys.is_empty(), args.no_api_key) {
         return Err(Failure::usage(format!(
             "--host {} lets other machines ask: give an --api-key, or --no-api-key to serve everybody",
-            args.host
+            address.ip()
         )));
     }
-    if args.no_api_key && !args.host.is_loopback() {
+    if args.no_api_key && open_to_others.is_some() {
         note("warning: everybody who reaches this machine's address can use the model (--no-api-key)");
     }
     Ok(ServeOptions {
-        listen: vec![Listen::Address(SocketAddr::new(args.host, args.port))],
+        listen,
         keys,
         origins: origins(&args.cors_origins),
         slots: args.parallel,
@@ -186,6 +201,7 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         body_bytes_max: usize::try_from(args.body_limit).unwrap_or(usize::MAX),
         ping: Duration::from_secs(args.ping),
         stop_time: Duration::from_secs(args.stop_timeout),
+        idle_release: args.idle_release.map(Duration::from_secs),
         alias: args.alias.clone().unwrap_or_default(),
         is_strict: args.strict_model,
         file_name: String::new(),
@@ -197,20 +213,21 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         },
         defaults: defaults(args),
         notice: Box::new(|text| note(&format!("flint-rt: {text}"))),
+        moment: Box::new(|_| {}),
     })
 }
 
 fn defaults(args: &ServeArgs) -> Defaults {
     let given = &args.sampling;
-    let recommended = SamplerOptions::recommended(given.seed.unwrap_or_default());
     Defaults {
-        sampling: SamplerOptions {
-            temperature: given.temp.unwrap_or(recommended.temperature),
-            top_k: given.top_k.unwrap_or(recommended.top_k),
-            top_p: given.top_p.unwrap_or(recommended.top_p),
-            min_p: given.min_p.unwrap_or(recommended.min_p),
-            repetition_penalty: given.repeat_penalty.unwrap_or(recommended.repetition_penalty),
-            ..recommended
+        sampling: SamplerOptions::recommended(given.seed.unwrap_or_default()),
+        asked: SamplingAdvice {
+            temperature: given.temp,
+            top_k: given.top_k,
+            top_p: given.top_p,
+            min_p: given.min_p,
+            repetition_penalty: given.repeat_penalty,
+            penalty_last_n: None,
         },
         has_seed: given.seed.is_some(),
         tokens_max: args.predict,
@@ -286,6 +303,6 @@ fn log(log: Log) {
     match log {
         Log::Off => {}
         Log::Text => lines.with_ansi(false).init(),
-        Log::Json => lines.json().init(),
+        Log::Json => lines.json().flatten_event(true).init(),
     }
 }

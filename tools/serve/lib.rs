@@ -40,6 +40,6 @@ pub use engine::backend::{Backend, Counters, Facts};
 pub use engine::shared::Loading;
 pub use http::door::Origins;
 pub use http::listener::Listen;
-pub use run::{ServeError, ServeOptions, run};
+pub use run::{Moment, ServeError, ServeOptions, run};
 pub use wire::model::Reasoning;
 pub use wire::params::Defaults;

@@ -1,5 +1,6 @@
 //! The server from its start to its end.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::chat::form::{ChatForm, FormChoice};
 use crate::engine::backend::Backend;
 use crate::engine::constraint::Grammars;
 use crate::engine::shared::{Loading, Shared};
-use crate::engine::worker::{Worker, stopping};
+use crate::engine::worker::{Rest, Worker, stopping};
 use crate::http::door::{Door, Origins};
 use crate::http::state::{Shown, State, now_s};
 use crate::http::listener::{self, Listen};
@@ -39,6 +40,8 @@ pub struct ServeOptions {
     pub ping: Duration,
     /// How long replies have to end when the server is to stop.
     pub stop_time: Duration,
+    /// After which time without a request the engine is closed, so that others have its memory; the next request opens it again.
+    pub idle_release: Option<Duration>,
     /// What the model is called in answers.
     pub alias: String,
     /// Whether requests must call it so.
@@ -53,6 +56,21 @@ pub struct ServeOptions {
     pub defaults: Defaults,
     /// Told to whoever started it: where it listens, and that it is ready.
     pub notice: Box<dyn Fn(&str) + Send + Sync>,
+    /// Told to whatever watches over the process.
+    pub moment: Box<dyn Fn(Moment) + Send + Sync>,
+}
+
+/// What a service manager wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It still loads; said again and again.
+    Loading,
+    /// It answers requests.
+    Ready,
+    /// It lives; said again and again.
+    Alive,
+    /// It ends.
+    Stopping,
 }
 
 /// Why the server ended.
@@ -105,6 +123,9 @@ fn hint(place: &Listen, error: &std::io::Error) -> &'static str {
 /// How often it is asked whether to stop.
 const STOP_LOOK: Duration = Duration::from_millis(50);
 
+/// Seconds after which to ask again where the engine could not be opened again: others have its memory.
+const REOPEN_S: u32 = 30;
+
 /// How long connections have to close when all replies have ended.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 
@@ -112,13 +133,13 @@ const CLOSE_TIME: Duration = Duration::from_secs(2);
 const THREADS_MAX: usize = 4;
 
 /// Serves until `should_stop` says so. `open` opens the engine, on the thread that will drive it, while requests are already told to
-/// wait.
+/// wait; it does so again after every time that the engine was given back.
 ///
 /// # Errors
 /// When it cannot listen, the engine does not open, or the engine's thread fails.
-pub fn run<B: Backend, E: Send + 'static>(
+pub fn run<B: Backend, E: Display + Send + 'static>(
     mut options: ServeOptions,
-    open: impl FnOnce(&Loading) -> Result<B, E> + Send + 'static,
+    open: impl FnMut(&Loading) -> Result<B, E> + Send + 'static,
     should_stop: impl Fn() -> bool,
 ) -> Result<(), ServeError<E>> {
     let places = std::mem::take(&mut options.listen);
@@ -148,13 +169,15 @@ pub fn run<B: Backend, E: Send + 'static>(
             (options.notice)(&format!("listening on {}", listener.shown));
         }
         let stop_time = options.stop_time;
+        let options = Arc::new(options);
+        let engine_options = options.clone();
         let (ended, mut end) = oneshot::channel();
         let driven = state.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || {
                 // Who waits for the end has ended itself, if it is not heard.
-                let _ = ended.send(drive(&driven, options, open));
+                let _ = ended.send(drive(&driven, &engine_options, open));
             })
             .map_err(ServeError::Threads)?;
 
@@ -170,7 +193,9 @@ pub fn run<B: Backend, E: Send + 'static>(
                 outcome = &mut end => break Some(outcome),
                 () = tokio::time::sleep(STOP_LOOK) => if should_stop() { break None },
             }
+            (options.moment)(if state.model.get().is_some() { Moment::Alive } else { Moment::Loading });
         };
+        (options.moment)(Moment::Stopping);
         let outcome = match outcome {
             Some(outcome) => outcome,
             None => stop(&state.shared, end, stop_time).await,
@@ -208,10 +233,10 @@ async fn stop<E>(
 }
 
 /// What the engine's thread does.
-fn drive<B: Backend, E>(
+fn drive<B: Backend, E: Display>(
     state: &State,
-    options: ServeOptions,
-    open: impl FnOnce(&Loading) -> Result<B, E>,
+    options: &ServeOptions,
+    mut open: impl FnMut(&Loading) -> Result<B, E>,
 ) -> Result<(), ServeError<E>> {
     let shared = &state.shared;
     // Whatever ends this thread, nobody waits for it afterwards.
@@ -221,25 +246,65 @@ fn drive<B: Backend, E>(
     let form = ChatForm::new(&facts.tokenizer, facts.chat_template.as_deref(), &options.form);
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
-    let worker = Worker::new(backend, options.slots, shared.clone()).map_err(ServeError::Sessions)?;
-    let name = options.alias;
+    let employ = |backend| Worker::new(backend, options.slots, options.idle_release, shared.clone());
+    let mut worker = employ(backend).map_err(ServeError::Sessions)?;
+    let name = options.alias.clone();
     let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
     let end = facts.stops.entries().first().map(|(id, _)| *id);
     let grammars = Grammars::new(&facts.tokenizer, end.unwrap_or_default()).map_err(ServeError::Engine)?;
     let model = Model {
         grammars,
+        defaults: options.defaults.clone().for_model(&facts.sampling),
         facts,
         name,
         is_strict: options.is_strict,
         form,
-        defaults: options.defaults,
         reasoning: options.reasoning,
     };
     // Set once: there is one engine's thread.
     let _ = state.model.set(model);
+    shared.set_released(false);
     shared.queue.open();
     (options.notice)(&ready);
-    worker.run().map_err(ServeError::Engine)
+    (options.moment)(Moment::Ready);
+    // The worker, and the engine with it, is gone when it has run.
+    while worker.run().map_err(ServeError::Engine)? == Rest::Idle {
+        shared.set_released(true);
+        tracing::info!("the engine is closed, because nobody asked for a while; the next request opens it again");
+        worker = loop {
+            if !shared.queue.wait() {
+                return Ok(());
+            }
+            match reopen(shared, &mut open).and_then(|backend| employ(backend).map_err(|error| error.to_string())) {
+                Ok(worker) => break worker,
+                Err(why) => {
+                    tracing::error!("the engine does not open again: {why}");
+                    let told = "the engine could not be opened again: the server's log says why";
+                    shared.queue.fail_all(&ApiError::later(Kind::Unavailable, told, REOPEN_S));
+                }
+            }
+        };
+        shared.set_released(false);
+        tracing::info!("the engine is open again");
+    }
+    Ok(())
+}
+
+/// Opens the engine of the same model again.
+fn reopen<B: Backend, E: Display>(
+    shared: &Shared,
+    open: &mut impl FnMut(&Loading) -> Result<B, E>,
+) -> Result<B, String> {
+    let backend = open(&shared.loading).map_err(|error| error.to_string())?;
+    let (facts, before) = (backend.facts(), shared.facts().expect("invariant: it was open before"));
+    // Requests that wait were made for what was there before.
+    match (facts.context_len, facts.vocabulary, &facts.name) == (before.context_len, before.vocabulary, &before.name) {
+        true => Ok(backend),
+        false => Err(format!(
+            "it is another model, or has another context: {} of {} tokens, wanted {} of {}; start the server again",
+            facts.name, facts.context_len, before.name, before.context_len
+        )),
+    }
 }
 
 struct Closer<'a>(&'a Shared);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::EngineError;
+use flint_rt::engine::{EngineError, SamplingAdvice};
 use flint_rt::engine::session::common_prefix;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
@@ -49,6 +49,8 @@ pub struct Script {
     pub context_len: u32,
     /// Tokens after which every step fails.
     pub fails_after: Option<usize>,
+    /// What its file says of sampling.
+    pub sampling: SamplingAdvice,
 }
 
 impl Default for Script {
@@ -61,6 +63,7 @@ impl Default for Script {
             chunk_len: 64,
             context_len: 4096,
             fails_after: None,
+            sampling: SamplingAdvice::default(),
         }
     }
 }
@@ -133,6 +136,7 @@ impl Backend for Stub {
             vocabulary: self.tokenizer.vocabulary().token_count(),
             weight_bytes: 0,
             chat_template: None,
+            sampling: self.script.sampling,
             device: "none".to_owned(),
         }
     }

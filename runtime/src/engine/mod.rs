@@ -8,6 +8,8 @@
 
 pub mod options;
 
+pub mod advice;
+
 pub mod host_budget;
 
 pub mod budget;
@@ -34,6 +36,7 @@ pub mod times;
 
 mod error;
 
+pub use advice::SamplingAdvice;
 pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};

@@ -2,7 +2,7 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
-use flint_rt::engine::{Engine, EngineError, Session};
+use flint_rt::engine::{Engine, EngineError, SamplingAdvice, Session};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::prefill::PrefillObserver;
@@ -29,6 +29,8 @@ pub struct Facts {
     pub weight_bytes: u64,
     /// The chat template in its file.
     pub chat_template: Option<String>,
+    /// How its file says that its tokens are best drawn.
+    pub sampling: SamplingAdvice,
     /// What it runs on.
     pub device: String,
 }
@@ -122,6 +124,7 @@ impl Backend for Engine {
             vocabulary: config.vocabulary,
             weight_bytes: plan.resident_bytes + plan.experts_bytes + plan.token_table_bytes,
             chat_template: self.chat_template().map(str::to_owned),
+            sampling: *self.sampling_advice(),
             device: info.title().to_owned(),
         }
     }

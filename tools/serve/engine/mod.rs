@@ -8,6 +8,7 @@ pub(crate) mod backend;
 pub(crate) mod board;
 pub(crate) mod constraint;
 pub(crate) mod job;
+pub(crate) mod log;
 pub(crate) mod queue;
 pub(crate) mod reply;
 pub(crate) mod schema;

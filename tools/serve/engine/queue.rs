@@ -101,10 +101,8 @@ impl Queue {
     pub(crate) fn close(&self, why: &ApiError) {
         let mut state = self.state();
         state.closed = Some(why.clone());
-        for job in state.jobs.drain(..) {
-            // Who does not listen does not wait.
-            let _ = job.events.try_send(Event::Failed(why.clone()));
-        }
+        drop(state);
+        self.fail_all(why);
     }
 
     /// The same, and the engine's thread ends when it has finished what it does.
@@ -186,6 +184,25 @@ impl Queue {
             if waited.timed_out() && state.jobs.is_empty() && !state.is_ending {
                 return Next::Nothing;
             }
+        }
+    }
+
+    /// Waits until a job is there; whether one is, or nothing will come any more.
+    pub(crate) fn wait(&self) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.is_ending || !state.jobs.is_empty() {
+                return !state.is_ending;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends those that wait now; others may come.
+    pub(crate) fn fail_all(&self, why: &ApiError) {
+        for job in self.state().jobs.drain(..) {
+            // Who does not listen does not wait.
+            let _ = job.events.try_send(Event::Failed(why.clone()));
         }
     }
 

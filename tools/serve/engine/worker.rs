@@ -7,7 +7,7 @@
 //!   slot computes does not depend on its neighbours.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::EngineError;
@@ -16,9 +16,10 @@ use flint_rt::model::{ModelError, Want};
 use flint_rt::sample::{SampleError, Sampler, log_probabilities, top_n};
 use flint_rt::text::chat::Marker;
 
-use super::backend::{Backend, is_device_lost};
+use super::backend::{Backend, Counters, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
+use super::log;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
@@ -49,6 +50,17 @@ struct Running {
     numbers: Numbers,
     began: Instant,
     first_token_at: Instant,
+    /// The engine's counters when it began.
+    counters: Counters,
+}
+
+/// Why the thread has nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nobody asked for long.
+    Idle,
+    /// Nobody will ask any more.
+    End,
 }
 
 /// How a step left a job.
@@ -76,6 +88,9 @@ pub(crate) struct Worker<B: Backend> {
     logits: Vec<f32>,
     jobs: u64,
     steps: u32,
+    /// After which time without a job the engine is given back.
+    idle_release: Option<Duration>,
+    idle_since: Instant,
 }
 
 /// Gives a prompt up with its job.
@@ -92,7 +107,12 @@ impl<B: Backend> Worker<B> {
     ///
     /// # Errors
     /// When the device has too little memory.
-    pub(crate) fn new(mut backend: B, slots: u32, shared: Arc<Shared>) -> Result<Self, EngineError> {
+    pub(crate) fn new(
+        mut backend: B,
+        slots: u32,
+        idle_release: Option<Duration>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, EngineError> {
         let facts = backend.facts();
         let slots = (0..slots)
             .map(|_| Ok(Slot { session: backend.open_session()?, running: None, used: 0 }))
@@ -106,14 +126,16 @@ impl<B: Backend> Worker<B> {
             logits: Vec::new(),
             jobs: 0,
             steps: 0,
+            idle_release,
+            idle_since: Instant::now(),
             shared,
         };
         worker.publish();
         Ok(worker)
     }
 
-    /// Works until the queue ends; then says what was wrong with the engine, if anything.
-    pub(crate) fn run(mut self) -> Result<(), String> {
+    /// Works until the queue ends or nobody has asked for long; then says what was wrong with the engine, if anything.
+    pub(crate) fn run(mut self) -> Result<Rest, String> {
         loop {
             while self.slots.iter().any(|slot| slot.running.is_none()) {
                 let free = self.slots.iter().filter(|slot| slot.running.is_none()).count();
@@ -123,10 +145,13 @@ impl<B: Backend> Worker<B> {
                     Next::Nothing => {
                         if is_idle {
                             self.backend.rest();
+                            if self.idle_release.is_some_and(|after| self.idle_since.elapsed() >= after) {
+                                return self.backend.close().map(|()| Rest::Idle);
+                            }
                         }
                         break;
                     }
-                    Next::End if is_idle => return self.backend.close(),
+                    Next::End if is_idle => return self.backend.close().map(|()| Rest::End),
                     Next::End => break,
                 }
             }
@@ -187,6 +212,7 @@ impl<B: Backend> Worker<B> {
             next: None,
             began: now,
             first_token_at: now,
+            counters: self.backend.counters(),
             job,
         };
         running.send(Event::Progress(running.progress(cached)));
@@ -224,19 +250,19 @@ impl<B: Backend> Worker<B> {
                 // Heard only where it is the server that gives up.
                 running.send(Event::Failed(stopping()));
                 self.shared.metrics.cancelled();
-                tracing::info!(
-                    job = running.job.number,
-                    reply_tokens = running.numbers.reply_tokens,
-                    "given up"
-                );
+                self.log(&running, "given up");
             }
             Outcome::Failed(error) => self.fail(&running, &error),
             Outcome::Refused(error) => {
                 self.shared.metrics.failed();
+                self.log(&running, "refused");
                 running.send(Event::Failed(error));
             }
         }
         self.show(index);
+        if self.slots[index].running.is_none() {
+            self.idle_since = Instant::now();
+        }
         if self.slots[index].running.is_none() || self.steps.is_multiple_of(STEPS_A_LOOK) {
             self.publish();
         }
@@ -351,19 +377,12 @@ impl<B: Backend> Worker<B> {
             let _ = events.try_send(Event::Piece(piece, numbers));
         });
         self.shared.metrics.finished(&end, &numbers);
-        tracing::info!(
-            job = running.job.number,
-            prompt_tokens = numbers.prompt_tokens,
-            cached_tokens = numbers.cached_tokens,
-            reply_tokens = numbers.reply_tokens,
-            queued_ms = millis(numbers.queued),
-            first_token_ms = millis(numbers.prompt),
-            reply_ms = millis(numbers.reply),
-            end = match end {
+        self.log(
+            &running,
+            match end {
                 End::Length => "length",
                 End::Stop | End::StopString(_) => "stop",
             },
-            "done"
         );
         running.send(Event::Done(Summary { end, numbers, tail }));
     }
@@ -371,12 +390,18 @@ impl<B: Backend> Worker<B> {
     fn fail(&self, running: &Running, error: &EngineError) {
         tracing::error!(job = running.job.number, "a step failed: {error}");
         self.shared.metrics.failed();
+        self.log(running, "failed");
         running.send(Event::Failed(told(error)));
         if is_device_lost(error) {
             let why =
                 ApiError::new(Kind::Unavailable, "the GPU was lost: the server has to be started again");
             self.shared.queue.close(&why);
         }
+    }
+
+    /// The line of one request.
+    fn log(&self, running: &Running, end: &'static str) {
+        log::ended(running.job.number, &running.numbers, &running.counters, &self.backend.counters(), end);
     }
 
     fn show(&self, index: usize) {
@@ -420,11 +445,6 @@ fn constraint_of(running: &mut Running) -> Option<&mut Constraint> {
 /// What those are told whose replies end with the server.
 pub(crate) fn stopping() -> ApiError {
     ApiError::later(Kind::Unavailable, "the server is stopping", 10)
-}
-
-/// Milliseconds for a log.
-fn millis(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The log-probability of `token`, and the `count` best with theirs.

@@ -46,7 +46,7 @@ pub enum Listen {
 
 impl Listen {
     /// The address, where it has one.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Address(address) => Some(*address),
             Self::OpenAddress(listener) => listener.local_addr().ok(),
