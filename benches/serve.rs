@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use flint_rt::engine::SamplingAdvice;
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
-use flint_rt::engine::SamplingAdvice;
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
@@ -165,7 +165,9 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         notice: Box::new(move |text| drop(sender.send(text.to_owned()))),
         moment: Box::new(|_| {}),
     };
-    std::thread::spawn(move || flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script.clone())), || false));
+    std::thread::spawn(move || {
+        flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script.clone())), || false)
+    });
     let address = notices.recv()?;
     // It says second that it is ready.
     notices.recv()?;

@@ -64,10 +64,25 @@ fn data(format: &str, text: &str) -> Option<Vec<String>> {
 #[test]
 fn every_client_is_set_up_in_its_own_format_with_what_was_asked_for() {
     let list = run(&["--json"]).gives(0).json();
-    let names: Vec<&str> = list.as_array().unwrap().iter().map(|client| client["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|client| client["name"].as_str().unwrap()).collect();
     for wanted in [
-        "aider", "cline", "continue", "codex", "claude-code", "opencode", "pi", "qwen-code", "zed", "openai-python",
-        "openai-node", "anthropic-python", "anthropic-node", "langchain", "litellm", "systemd",
+        "aider",
+        "cline",
+        "continue",
+        "codex",
+        "claude-code",
+        "opencode",
+        "pi",
+        "qwen-code",
+        "zed",
+        "openai-python",
+        "openai-node",
+        "anthropic-python",
+        "anthropic-node",
+        "langchain",
+        "litellm",
+        "systemd",
     ] {
         assert!(names.contains(&wanted), "{wanted}");
     }
@@ -101,7 +116,9 @@ fn every_client_is_set_up_in_its_own_format_with_what_was_asked_for() {
             continue;
         }
         // As data, or as each language writes it.
-        let shapes = |text: &str| [text.to_owned(), Value::from(text).to_string(), format!("'{}'", text.replace('\'', "'\\''"))];
+        let shapes = |text: &str| {
+            [text.to_owned(), Value::from(text).to_string(), format!("'{}'", text.replace('\'', "'\\''"))]
+        };
         assert!(shapes(key).iter().any(|key| held.contains(key)), "{name}: {held}");
         assert!(shapes(model).iter().any(|model| held.contains(model)), "{name}: {held}");
         // Without --json the text alone is on standard output.
@@ -109,7 +126,8 @@ fn every_client_is_set_up_in_its_own_format_with_what_was_asked_for() {
         assert!(plain.stdout.starts_with(pieces[0]["text"].as_str().unwrap().trim_end()), "{name}");
         assert!(plain.stderr.contains(pieces[0]["place"].as_str().unwrap()), "{name}");
     }
-    for (name, wanted) in [("opencode", "12345"), ("zed", "12345"), ("continue", "12345"), ("codex", "12345")] {
+    for (name, wanted) in [("opencode", "12345"), ("zed", "12345"), ("continue", "12345"), ("codex", "12345")]
+    {
         let told = run(&[name, "--json", "--port", &port, "-c", wanted]).gives(0).json();
         let piece = &told["pieces"][0];
         let found = data(piece["format"].as_str().unwrap(), piece["text"].as_str().unwrap()).unwrap();

@@ -24,7 +24,10 @@ fn operations(document: &Value) -> Vec<(String, &str, &Value)> {
     let paths = document["paths"].as_object().unwrap();
     let of_path = |(path, item): (&String, _)| {
         let item: &Value = item;
-        METHODS.iter().filter_map(|method| Some((path.clone(), *method, item.get(method)?))).collect::<Vec<_>>()
+        METHODS
+            .iter()
+            .filter_map(|method| Some((path.clone(), *method, item.get(method)?)))
+            .collect::<Vec<_>>()
     };
     paths.iter().flat_map(of_path).collect()
 }
@@ -69,7 +72,12 @@ fn the_document_holds_together_and_its_examples_are_taken() {
         let example = &operation["requestBody"]["content"]["application/json"]["example"];
         let body = if example.is_null() { "{}".to_owned() } else { example.to_string() };
         let got = client.ask(&method.to_uppercase(), &asked, &[("content-type", "application/json")], &body);
-        assert!(responses.contains_key(&got.status.to_string()), "{method} {path}: {} {}", got.status, got.body);
+        assert!(
+            responses.contains_key(&got.status.to_string()),
+            "{method} {path}: {} {}",
+            got.status,
+            got.body
+        );
         let Some(wanted) = responses.get("200") else { continue };
         assert_eq!(got.status, 200, "{method} {path}: {}", got.body);
         let kind = got.header("content-type").unwrap().split(';').next().unwrap();

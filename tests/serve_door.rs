@@ -111,8 +111,11 @@ fn who_sends_all_of_a_refused_body_first_hears_why() {
 
 #[test]
 fn a_client_that_closes_its_sending_side_is_answered() {
-    let script =
-        Script { chunk_time: Duration::from_millis(300), token_time: Duration::from_millis(5), ..Script::default() };
+    let script = Script {
+        chunk_time: Duration::from_millis(300),
+        token_time: Duration::from_millis(5),
+        ..Script::default()
+    };
     let server = Server::start(script, |_| {}).ready();
     for (path, streams) in [
         ("/v1/chat/completions", true),
@@ -434,6 +437,123 @@ fn calls_of_tools_reach_every_interface() {
         (&got["output"][0]["type"], &got["output"][0]["name"]),
         (&"function_call".into(), &"add".into())
     );
+}
+
+#[test]
+fn an_agents_conversation_finds_all_of_its_last_turn_again() {
+    let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.py\"}}\n</tool_call>";
+    let server =
+        Server::start(Script { reply: call.to_owned(), ..Script::default() }, |options| options.slots = 2)
+            .ready();
+    let client = server.client;
+    let function = json!({ "name": "read", "description": "Reads.", "parameters": { "type": "object" } });
+    let mut messages = vec![
+        json!({ "role": "system", "content": [{ "type": "text", "text": "You work on code. ".repeat(20) }] }),
+        json!({ "role": "user", "content": "Look at a.py." }),
+    ];
+    let mut held = 0;
+    for turn in 0..5 {
+        let ask = json!({
+            "messages": messages,
+            "tools": [{ "type": "function", "function": function }],
+            "stream": turn % 2 == 1,
+            "stream_options": { "include_usage": true },
+        });
+        let got = client.post("/v1/chat/completions", &ask);
+        let (calls, usage) = if turn % 2 == 1 {
+            let events = got.events();
+            (events[1]["choices"][0]["delta"]["tool_calls"].clone(), events.last().unwrap()["usage"].clone())
+        } else {
+            let answer = got.gives(200);
+            (answer["choices"][0]["message"]["tool_calls"].clone(), answer["usage"].clone())
+        };
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], held, "turn {turn}");
+        held = usage["total_tokens"].as_u64().unwrap();
+        // A title, asked for beside it, goes to the other slot.
+        client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 3 }))).gives(200);
+        messages.push(json!({ "role": "assistant", "content": null, "tool_calls": calls }));
+        messages.push(
+            json!({ "role": "tool", "tool_call_id": calls[0]["id"], "content": format!("print({turn})") }),
+        );
+    }
+}
+
+#[test]
+fn fields_of_the_wrong_kind_are_refused_by_name_on_every_path() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let client = server.client;
+    let message = json!([{ "role": "user", "content": "hi" }]);
+    let bases = [
+        ("/v1/chat/completions", json!({ "messages": message })),
+        ("/v1/completions", json!({ "prompt": "hi" })),
+        ("/completion", json!({ "prompt": "hi" })),
+        ("/v1/messages", json!({ "messages": message, "max_tokens": 5 })),
+        ("/v1/responses", json!({ "input": "hi" })),
+    ];
+    // Of all paths.
+    let shared = [
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "stream",
+        "model",
+        "min_p",
+        "repetition_penalty",
+        "cache_prompt",
+    ];
+    for (path, base) in &bases {
+        let more: &[&str] = match *path {
+            "/v1/chat/completions" => &[
+                "messages",
+                "tools",
+                "tool_choice",
+                "parallel_tool_calls",
+                "response_format",
+                "stream_options",
+                "stop",
+                "max_tokens",
+                "logprobs",
+                "chat_template_kwargs",
+                "reasoning_effort",
+                "json_schema",
+                "n",
+            ],
+            "/v1/messages" => {
+                &["messages", "system", "tools", "tool_choice", "thinking", "stop_sequences", "max_tokens"]
+            }
+            "/v1/responses" => {
+                &["input", "tools", "tool_choice", "instructions", "text", "reasoning", "max_output_tokens"]
+            }
+            "/v1/completions" => {
+                &["prompt", "stop", "max_tokens", "echo", "stream_options", "logprobs", "response_format"]
+            }
+            _ => &["prompt", "stop", "n_predict", "n_probs", "json_schema"],
+        };
+        // llama-server's own has no name of a model.
+        let shared = shared.iter().filter(|name| *path != "/completion" || **name != "model");
+        for name in shared.chain(more) {
+            // No field takes all of these; each takes what it takes.
+            let wrong = [json!({ "a": [] }), json!([[{}]]), json!("word"), json!(true), json!(-7.5)];
+            let refused = wrong.iter().filter(|value| {
+                let mut body = base.clone();
+                body[*name] = (*value).clone();
+                let got = client.post(path, &body);
+                assert!(
+                    got.status == 200 || got.status == 400,
+                    "{path} {name} {value}: {} {}",
+                    got.status,
+                    got.body
+                );
+                let is_refused = got.status == 400;
+                if is_refused {
+                    assert!(got.body.contains(name), "{path} {name} {value}: {}", got.body);
+                }
+                is_refused
+            });
+            assert!(refused.count() >= 3, "{path} takes nearly everything for {name}");
+        }
+    }
 }
 
 #[test]

@@ -124,7 +124,9 @@ fn sockets_that_are_handed_over_are_served() {
     let plain = command(&home, &["serve"]);
     // The first socket is descriptor 3, and the variables name the process, which the shell becomes.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve"]).arg(plain.get_program());
+    shell
+        .args(["-c", "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve"])
+        .arg(plain.get_program());
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => shell.env(name, value),
@@ -183,7 +185,9 @@ fn memory_is_given_back_when_nobody_asks_and_the_next_request_has_it_again() {
 
 #[test]
 fn a_released_server_stops_at_once() {
-    let Some(server) = Server::start("a_released_server_stops_at_once", &["--idle-release", "1"]) else { return };
+    let Some(server) = Server::start("a_released_server_stops_at_once", &["--idle-release", "1"]) else {
+        return;
+    };
     let client = server.client;
     wait_until(|| client.get("/health").gives(200)["engine"] == "released");
     let begin = Instant::now();
@@ -200,17 +204,21 @@ fn a_request_leaves_one_line_of_numbers_and_none_of_its_words() {
     let Some(server) = Server::start(test, &args) else { return };
     let client = server.client;
     let bearer = format!("Bearer {key}");
-    let ask = |path: &str, body: &Value| client.ask("POST", path, &[("authorization", &bearer)], &body.to_string());
+    let ask =
+        |path: &str, body: &Value| client.ask("POST", path, &[("authorization", &bearer)], &body.to_string());
     ask("/v1/chat/completions", &chat(word)).gives(200);
     ask("/v1/messages", &chat(word)).gives(200);
     // What is refused, at the door and behind it, with the word in every place.
-    client.ask("POST", "/v1/chat/completions", &[("authorization", &format!("Bearer {wrong}"))], "{}").gives(401);
+    client
+        .ask("POST", "/v1/chat/completions", &[("authorization", &format!("Bearer {wrong}"))], "{}")
+        .gives(401);
     ask("/v1/chat/completions", &json!({ "messages": word, word: word })).gives(400);
     ask("/v1/chat/completions", &json!({ "messages": [{ "role": word, "content": word }] })).gives(400);
     ask(&format!("/{word}"), &json!({})).gives(404);
     ask("/tokenize", &json!({ "content": word })).gives(200);
     let mut schema = chat(word);
-    schema["response_format"] = json!({ "type": "json_schema", "json_schema": { "schema": { "type": word } } });
+    schema["response_format"] =
+        json!({ "type": "json_schema", "json_schema": { "schema": { "type": word } } });
     assert_eq!(ask("/v1/chat/completions", &schema).status, 400);
     let (code, said) = server.end("-TERM");
     assert_eq!(code, Some(0), "{said}");
@@ -224,7 +232,10 @@ fn a_request_leaves_one_line_of_numbers_and_none_of_its_words() {
         for key in ["prompt_tokens", "reply_tokens", "first_token_ms", "tokens_a_second", "hit_rate"] {
             assert!(line[key].as_f64().is_some_and(|number| number > 0.0), "{key}: {line}");
         }
-        assert!(line["cached_tokens"].is_u64() && line["read_bytes"].is_u64() && line["queued_ms"].is_u64(), "{line}");
+        assert!(
+            line["cached_tokens"].is_u64() && line["read_bytes"].is_u64() && line["queued_ms"].is_u64(),
+            "{line}"
+        );
         assert_eq!(line["end"], "length");
     }
     // What was refused has a line, too: where, and why by its number.
@@ -238,7 +249,7 @@ fn settings_that_make_no_sense_are_refused() {
         (["--alias", ""], "a name"),
         (["--alias", " "], "a name"),
         (["--body-limit", "0"], "1024 or more"),
-        (["-n", "0"], "1..4294967295"),
+        (["-n", "0"], "1..=4294967295"),
         (["--idle-release", "0"], "1..=31536000"),
     ] {
         let ran = run(&[&["serve"], args.as_slice()].concat());

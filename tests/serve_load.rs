@@ -63,7 +63,9 @@ fn work(client: Client) -> Duration {
 #[test]
 fn a_thousand_connections_hold_up_nobody() {
     if !has_descriptors() {
-        return eprintln!("SKIPPED a_thousand_connections_hold_up_nobody, ulimit -n allows fewer than {DESCRIPTORS}");
+        return eprintln!(
+            "SKIPPED a_thousand_connections_hold_up_nobody, ulimit -n allows fewer than {DESCRIPTORS}"
+        );
     }
     // Of a fast engine, so that what is measured is not the pauses alone.
     let script = Script { repeats: true, token_time: Duration::from_micros(500), ..Script::default() };
@@ -85,7 +87,9 @@ fn a_thousand_connections_hold_up_nobody() {
         scope.spawn(|| {
             let mut slow: Vec<Connection> = (0..SLOW).map(|_| Connection::open(client.0)).collect();
             for connection in &mut slow {
-                connection.send("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{");
+                connection.send(
+                    "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{",
+                );
             }
             while !is_over.load(Ordering::Relaxed) {
                 for connection in &mut slow {

@@ -11,6 +11,7 @@ use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::engine::{Engine, EngineError, EngineOptions, SamplingAdvice};
 use flint_rt::sample::SamplerOptions;
 use flint_serve::{Defaults, FormChoice, Listen, Loading, Origins, Reasoning, ServeError, ServeOptions};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::{EngineArgs, Think, bytes, sampling};
 use crate::exit::{Exit, Failure, Outcome};
@@ -146,8 +147,10 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let model = model::find(&args.engine.model, args.engine.run.source)?;
     let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
-    let options = ServeOptions { alias, file_name, moment: Box::new(move |moment| manager.tell(moment)), ..options };
+    let options =
+        ServeOptions { alias, file_name, moment: Box::new(move |moment| manager.tell(moment)), ..options };
     log(args.log);
+    raise_descriptor_limit();
     interrupt::serve();
     let (engine, parallel) = (args.engine, args.parallel);
     let model = Arc::new(model);
@@ -163,6 +166,20 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     // A store that lives as long as this process is removed now.
     drop(model);
     outcome
+}
+
+/// Descriptors that a server may use, where the system lets a program have them that asks: most allow 1,024 until then, and each
+/// connection takes one.
+const DESCRIPTORS: u64 = 65_536;
+
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < most) {
+        limit.current = Some(most);
+        // With fewer, connections wait for those that end.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }
 
 fn failure(error: ServeError<Failure>) -> Failure {
@@ -182,7 +199,8 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         (_, Some(path)) => vec![Listen::File(path.clone())],
         (_, None) => vec![Listen::Address(SocketAddr::new(args.host, args.port))],
     };
-    let open_to_others = listen.iter().filter_map(Listen::address).find(|address| !address.ip().is_loopback());
+    let open_to_others =
+        listen.iter().filter_map(Listen::address).find(|address| !address.ip().is_loopback());
     if let (Some(address), true, false) = (open_to_others, keys.is_empty(), args.no_api_key) {
         return Err(Failure::usage(format!(
             "--host {} lets other machines ask: give an --api-key, or --no-api-key to serve everybody",
@@ -270,7 +288,8 @@ fn form(named: &Path) -> Outcome<FormChoice> {
 fn short_text(path: &Path) -> Outcome<String> {
     // Counted while it is read: a device or a pipe does not say how long it is.
     let mut text = String::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text));
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text));
     match read {
         Ok(bytes) if bytes as u64 > TEXT_BYTES_MAX => Err(Failure::usage(format!(
             "{}: longer than {TEXT_BYTES_MAX} bytes, which is the most that is read",
@@ -293,7 +312,9 @@ const BODY_BYTES_MIN: u64 = 1 << 10;
 
 fn body_limit(text: &str) -> Result<u64, String> {
     match bytes(text)? {
-        few if few < BODY_BYTES_MIN => Err(format!("{few} bytes hold no request, wanted {BODY_BYTES_MIN} or more")),
+        few if few < BODY_BYTES_MIN => {
+            Err(format!("{few} bytes hold no request, wanted {BODY_BYTES_MIN} or more"))
+        }
         bytes => Ok(bytes),
     }
 }

@@ -10,7 +10,11 @@ pub(super) const CLIENTS: [Client; 16] = [
     Client { name: "aider", about: "Aider, in a terminal", pieces: aider },
     Client { name: "anthropic-node", about: "Anthropic's library for JavaScript", pieces: anthropic_node },
     Client { name: "anthropic-python", about: "Anthropic's library for Python", pieces: anthropic_python },
-    Client { name: "claude-code", about: "Claude Code, and agents that take its settings", pieces: claude_code },
+    Client {
+        name: "claude-code",
+        about: "Claude Code, and agents that take its settings",
+        pieces: claude_code,
+    },
     Client { name: "cline", about: "Cline, in VS Code or a terminal", pieces: cline },
     Client { name: "codex", about: "Codex, in a terminal", pieces: codex },
     Client { name: "continue", about: "Continue, in an editor or a terminal", pieces: continue_dev },
@@ -209,7 +213,11 @@ fn zed(server: &Server) -> Vec<Piece> {
     let key = format!("export FLINT_RT_API_KEY={}\n", word(&server.key));
     vec![
         json_piece("Zed's settings.json", &settings),
-        piece("in the shell that starts it, or the key in its settings of language models", Format::Shell, key),
+        piece(
+            "in the shell that starts it, or the key in its settings of language models",
+            Format::Shell,
+            key,
+        ),
     ]
 }
 

@@ -101,7 +101,10 @@ pub(crate) fn run(args: &ClientConfigArgs) -> Outcome {
     };
     let client = CLIENTS.iter().find(|client| client.name == name).ok_or_else(|| {
         let names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
-        Failure::usage(format!("{name:?} is no client that is known here, wanted one of {}", names.join(", ")))
+        Failure::usage(format!(
+            "{name:?} is no client that is known here, wanted one of {}",
+            names.join(", ")
+        ))
     })?;
     let server = Server::look(args)?;
     let pieces = (client.pieces)(&server);
@@ -110,7 +113,11 @@ pub(crate) fn run(args: &ClientConfigArgs) -> Outcome {
             .iter()
             .map(|piece| json!({ "place": piece.place, "format": piece.format.name(), "text": piece.text }))
             .collect();
-        writeln!(stdout, "{:#}", json!({ "client": client.name, "server": server.json(), "pieces": pieces }))?;
+        writeln!(
+            stdout,
+            "{:#}",
+            json!({ "client": client.name, "server": server.json(), "pieces": pieces })
+        )?;
         return Ok(());
     }
     if !server.is_found {

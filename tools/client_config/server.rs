@@ -102,7 +102,8 @@ fn ask(address: SocketAddr, key: &str) -> Option<Value> {
         .timeout_global(Some(PATIENCE))
         .build()
         .new_agent();
-    let request = agent.get(format!("http://{address}/props")).header("authorization", format!("Bearer {key}"));
+    let request =
+        agent.get(format!("http://{address}/props")).header("authorization", format!("Bearer {key}"));
     let mut answer = request.call().ok()?;
     let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().ok()?;
     serde_json::from_str(&text).ok()

@@ -38,7 +38,8 @@ impl FirstToken {
 
     /// For people.
     pub(super) fn line(&self) -> String {
-        let seconds: Vec<String> = DRIVE_RATES.iter().map(|rate| format!("{:.1}", self.read_bytes / rate)).collect();
+        let seconds: Vec<String> =
+            DRIVE_RATES.iter().map(|rate| format!("{:.1}", self.read_bytes / rate)).collect();
         let rates: Vec<String> = DRIVE_RATES.iter().map(|rate| (rate / 1e9).to_string()).collect();
         format!(
             "{} s of a drive of {} GB/s: an agent's first {PROMPT_TOKENS} tokens in chunks of {} read {:.1} GB; what kernels \
@@ -51,7 +52,9 @@ impl FirstToken {
     }
 
     pub(super) fn json(&self) -> Value {
-        let drives = DRIVE_RATES.iter().map(|rate| json!({ "bytes_a_second": rate, "drive_seconds": self.read_bytes / rate }));
+        let drives = DRIVE_RATES
+            .iter()
+            .map(|rate| json!({ "bytes_a_second": rate, "drive_seconds": self.read_bytes / rate }));
         json!({
             "tokens": PROMPT_TOKENS,
             "chunk_tokens": self.chunk,

@@ -63,7 +63,8 @@ impl Metrics {
         let prompt_tokens = counter("prompt_tokens", "Tokens of prompts, those from a cache included");
         let cached_tokens = counter("prompt_cached_tokens", "Tokens of prompts that a slot held already");
         let reply_tokens = counter("generated_tokens", "Tokens that were generated");
-        let releases = counter("engine_releases", "Times that the engine was closed because nobody asked for long");
+        let releases =
+            counter("engine_releases", "Times that the engine was closed because nobody asked for long");
         let stream = Stream {
             hits: counter("expert_hits", "Expert uses that found their record in a slot"),
             misses: counter("expert_misses", "Expert uses that had to read their record"),
@@ -101,7 +102,8 @@ impl Metrics {
         };
         let waiting = gauge("requests_waiting", "Generations in the queue");
         let busy_slots = gauge("slots_busy", "Slots that work");
-        let engine_open = gauge("engine_open", "1 while the engine holds its memory, 0 while it loads or is released");
+        let engine_open =
+            gauge("engine_open", "1 while the engine holds its memory, 0 while it loads or is released");
         stream.pool_slots.set(0);
         Self {
             registry,

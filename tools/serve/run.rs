@@ -14,9 +14,9 @@ use crate::engine::constraint::Grammars;
 use crate::engine::shared::{Loading, Shared};
 use crate::engine::worker::{Rest, Worker, stopping};
 use crate::http::door::{Door, Origins};
-use crate::http::state::{Shown, State, now_s};
 use crate::http::listener::{self, Listen};
 use crate::http::routes;
+use crate::http::state::{Shown, State, now_s};
 use crate::limits::BODY_WORK_MIB;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::model::{Model, Reasoning};
@@ -270,12 +270,16 @@ fn drive<B: Backend, E: Display>(
     // The worker, and the engine with it, is gone when it has run.
     while worker.run().map_err(ServeError::Engine)? == Rest::Idle {
         shared.set_released(true);
-        tracing::info!("the engine is closed, because nobody asked for a while; the next request opens it again");
+        tracing::info!(
+            "the engine is closed, because nobody asked for a while; the next request opens it again"
+        );
         worker = loop {
             if !shared.queue.wait() {
                 return Ok(());
             }
-            match reopen(shared, &mut open).and_then(|backend| employ(backend).map_err(|error| error.to_string())) {
+            match reopen(shared, &mut open)
+                .and_then(|backend| employ(backend).map_err(|error| error.to_string()))
+            {
                 Ok(worker) => break worker,
                 Err(why) => {
                     tracing::error!("the engine does not open again: {why}");
@@ -298,7 +302,9 @@ fn reopen<B: Backend, E: Display>(
     let backend = open(&shared.loading).map_err(|error| error.to_string())?;
     let (facts, before) = (backend.facts(), shared.facts().expect("invariant: it was open before"));
     // Requests that wait were made for what was there before.
-    match (facts.context_len, facts.vocabulary, &facts.name) == (before.context_len, before.vocabulary, &before.name) {
+    match (facts.context_len, facts.vocabulary, &facts.name)
+        == (before.context_len, before.vocabulary, &before.name)
+    {
         true => Ok(backend),
         false => Err(format!(
             "it is another model, or has another context: {} of {} tokens, wanted {} of {}; start the server again",

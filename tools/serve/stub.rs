@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::{EngineError, SamplingAdvice};
 use flint_rt::engine::session::common_prefix;
+use flint_rt::engine::{EngineError, SamplingAdvice};
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
 use flint_rt::text::chat::{Role, StopTokens, Thinking};

@@ -422,7 +422,8 @@ fn sampling_advice(gguf: &Gguf, config: &FlintConfig, plan: &mut MemoryPlan) -> 
         checked.map(|()| advice).map_err(|error| error.to_string())
     });
     read.unwrap_or_else(|error| {
-        plan.warnings.push(format!("the model's advice on sampling (general.sampling.*) is left out: {error}"));
+        plan.warnings
+            .push(format!("the model's advice on sampling (general.sampling.*) is left out: {error}"));
         SamplingAdvice::default()
     })
 }

@@ -65,8 +65,7 @@ mod tests {
         assert_eq!(share(&before, &now), (1.0, 0));
         (now.stream.hits, now.stream.misses, now.stream.read_bytes) = (13, 11, 1500);
         assert_eq!(share(&before, &now), (0.75, 500));
-        let numbers =
-            Numbers { reply_tokens: 11, reply: Duration::from_secs(4), ..Numbers::default() };
+        let numbers = Numbers { reply_tokens: 11, reply: Duration::from_secs(4), ..Numbers::default() };
         assert_eq!(tokens_a_second(&numbers), 2.5);
         assert_eq!(tokens_a_second(&Numbers { reply_tokens: 1, ..numbers }), 0.0);
         assert_eq!(rounded(0.123_456), 0.123);

@@ -5,9 +5,7 @@
 
 use serde_json::Value;
 
-use crate::limits::{
-    SCHEMA_PATTERNS_MAX, SCHEMA_PROPERTIES_MAX, SCHEMA_REFERENCES_MAX, SCHEMA_VALUES_MAX,
-};
+use crate::limits::{SCHEMA_PATTERNS_MAX, SCHEMA_PROPERTIES_MAX, SCHEMA_REFERENCES_MAX, SCHEMA_VALUES_MAX};
 
 #[derive(Default)]
 struct Counts {
@@ -83,7 +81,11 @@ mod tests {
         let references = |count| (0..count).map(|_| json!({ "$ref": "#" })).collect::<Value>();
         type Made<'m> = (usize, &'m dyn Fn(usize) -> Value, &'m str);
         let cases: [Made<'_>; 5] = [
-            (SCHEMA_PROPERTIES_MAX, &|count| json!({ "items": { "properties": named(count) } }), "properties"),
+            (
+                SCHEMA_PROPERTIES_MAX,
+                &|count| json!({ "items": { "properties": named(count) } }),
+                "properties",
+            ),
             (SCHEMA_PROPERTIES_MAX, &|count| json!({ "required": names(count) }), "required"),
             (SCHEMA_PATTERNS_MAX, &|count| json!({ "patternProperties": named(count) }), "patternProperties"),
             (SCHEMA_REFERENCES_MAX, &|count| json!({ "anyOf": references(count) }), "$ref"),

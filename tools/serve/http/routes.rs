@@ -152,7 +152,8 @@ mod tests {
         let document: Value = serde_json::from_str(info::OPENAPI).unwrap();
         let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
         let served = versioned().into_iter().map(|(path, _)| format!("/v1{path}"));
-        let served: BTreeSet<String> = served.chain(own().into_iter().map(|(path, _)| path.to_owned())).collect();
+        let served: BTreeSet<String> =
+            served.chain(own().into_iter().map(|(path, _)| path.to_owned())).collect();
         // The one that probes ask without a version, too.
         let described: BTreeSet<String> = described.into_iter().filter(|path| path != "/health").collect();
         assert_eq!(described, served);

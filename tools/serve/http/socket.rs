@@ -17,9 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_io_timeout::TimeoutStream;
 
 use super::talk::Talk;
-use crate::limits::{
-    HALF_CLOSED_LOOK, LINGER_BYTES_MAX, LINGER_STALL, LINGER_TIME, WRITE_STALL,
-};
+use crate::limits::{HALF_CLOSED_LOOK, LINGER_BYTES_MAX, LINGER_STALL, LINGER_TIME, WRITE_STALL};
 
 /// An interim answer that every client of HTTP/1.1 skips.
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -85,14 +83,18 @@ impl<S: Stream> Socket<S> {
         }
     }
 
-    /// Ready when a client that has closed its sending side has gone, or awaits no answer.
+    /// Ready when a client that has closed its sending side has gone, awaits no answer, or has not sent all of its request.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.talk.is_awaited() {
-            return Poll::Ready(());
-        }
         loop {
+            if !self.talk.is_asked() {
+                return Poll::Ready(());
+            }
+            // What can be answered at once is; and what is here of a body is read by then.
             ready!(self.next.as_mut().poll(context));
             self.next.as_mut().reset(Instant::now() + HALF_CLOSED_LOOK);
+            if self.talk.is_unread() {
+                return Poll::Ready(());
+            }
             // First what shows whether it is there. An answer that has begun is written on: its events ping.
             let is_told = self.talk.half_close() && !self.talk.is_answered();
             if (is_told && !self.talk.takes_interim()) || self.is_gone(if is_told { INTERIM } else { &[] }) {
@@ -141,7 +143,6 @@ impl<S: Stream> AsyncRead for Socket<S> {
             if !this.is_ended {
                 return Poll::Ready(is_read);
             }
-            // What can be answered at once is.
             this.next.as_mut().reset(Instant::now() + HALF_CLOSED_LOOK);
         }
         this.poll_gone(context).map(Ok)

@@ -51,9 +51,9 @@ impl Talk {
         self.is_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all of a request has come, and its answer is awaited.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed) && !self.is_unread.load(Ordering::Relaxed)
+    /// Whether a request has come whose answer is not out yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
     }
 
     /// Whether a body is on its way that nobody reads.

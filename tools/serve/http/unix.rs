@@ -26,7 +26,8 @@ pub(crate) struct SocketFile {
 pub(crate) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     remove_stale(path)?;
     let listener = UnixListener::bind(path)?;
-    let made = fs::set_permissions(path, Permissions::from_mode(MODE)).and_then(|()| fs::symlink_metadata(path));
+    let made =
+        fs::set_permissions(path, Permissions::from_mode(MODE)).and_then(|()| fs::symlink_metadata(path));
     let metadata = made.inspect_err(|_| {
         let _ = fs::remove_file(path);
     })?;

@@ -378,9 +378,18 @@ pub(crate) mod tests {
             (json!([{ "type": "function", "function": "f" }]), "tools[0].function"),
             (json!([{ "type": "function", "function": {} }]), "tools[0].function.name"),
             (json!([{ "type": "function", "function": { "name": 5 } }]), "tools[0].function.name"),
-            (json!([{ "type": "function", "function": { "name": "f", "description": 5 } }]), "tools[0].function.description"),
-            (json!([{ "type": "function", "function": { "name": "f", "parameters": "x" } }]), "tools[0].function.parameters"),
-            (json!([{ "type": "function", "function": { "name": "f", "strict": 1 } }]), "tools[0].function.strict"),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "description": 5 } }]),
+                "tools[0].function.description",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "parameters": "x" } }]),
+                "tools[0].function.parameters",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "strict": 1 } }]),
+                "tools[0].function.strict",
+            ),
             (json!([{ "name": 5, "input_schema": {} }]), "tools[0].name"),
             (json!([{ "name": "f", "input_schema": [] }]), "tools[0].input_schema"),
         ] {
