@@ -604,4 +604,7 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(ran.stdout, "", "{args:?}");
         assert!(ran.stderr.contains(what), "{args:?}: wanted {what:?} in {}", ran.stderr);
     }
+    // Before a model is looked for.
+    let ran = home.bench(&["-m", "no-such-model", "--text", &missing]).gives(1);
+    assert!(ran.stderr.contains("missing.json"), "{}", ran.stderr);
 }

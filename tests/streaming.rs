@@ -212,12 +212,11 @@ fn host_memory_comes_and_goes_while_tokens_are_made() {
         if allowed == 0 {
             assert_eq!(shrunk.memory, 0, "all of it is given back");
         }
-        let reads = engine.inflow_stats().demand_reads;
+        let read = engine.stream_stats().read_bytes;
         assert!(run(&mut engine) == wanted, "other tokens with {allowed} experts in host memory");
-        assert!(
-            allowed == 92 || engine.inflow_stats().demand_reads > reads,
-            "what is not kept is read again"
-        );
+        // More experts were used than are kept now; whether a step waits for them or a guess brings them is a matter of time.
+        let read = engine.stream_stats().read_bytes - read;
+        assert!(allowed == 92 || read > 0, "what is not kept is read again");
     }
     assert!(engine.host_tier().kept > 60, "{:?}", engine.host_tier());
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");

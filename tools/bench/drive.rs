@@ -58,7 +58,7 @@ impl Drive {
 }
 
 /// A profile as the plan takes it, at the depth of the product; nothing where it lacks what that needs.
-pub(super) fn cost_of(profile: &DriveProfile, record_bytes: u64) -> Option<DriveCost> {
+fn cost_of(profile: &DriveProfile, record_bytes: u64) -> Option<DriveCost> {
     let rate = profile.steady_rate(READS_IN_FLIGHT_MAX / profile.reads_a_record.max(1));
     let bursts = profile.burst_seconds();
     (rate > 0.0 && !bursts.is_empty()).then(|| DriveCost::measured(bursts, rate, record_bytes))

@@ -1,9 +1,10 @@
 //! What `flint-rt plan` expects of a bench's tests, from measurements of the same minutes.
 //!
-//! - Owns: short models of the same shapes, open beside the one that is measured. In: which measurements may be made. Out: the costs of
-//!   drive and device, and where each is from.
-//! - Invariants: a turn of the short models stands before each repetition, so that whatever else loads the machine loads both;
-//!   nothing of theirs is timed with the test. Where they find no room, the device is taken for what is usual of its kind.
+//! - Owns: short models of the same shapes, open beside the one that is measured, and reads of its records. In: which measurements
+//!   may be made. Out: the costs of drive and device, and where each is from.
+//! - Invariants: turns of the short models and of the reads stand before each repetition, so that whatever else loads the machine,
+//!   and however the drive's rate wanders, loads both; nothing of theirs is timed with the test. Where the short models find no room,
+//!   the device is taken for what is usual of its kind.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use flint_rt::store::Source;
 
 use super::drive::Drive;
 use super::facts;
-use crate::disk_profile::{self, Target};
+use crate::disk_profile::{DecodeReads, Target};
 use crate::exit::{Failure, Outcome};
 use crate::plan::rehearse::{ROUNDS, Stages};
 use crate::terminal::note;
@@ -34,23 +35,23 @@ pub(crate) enum PlanBy {
 /// After so long no further turn stands before a repetition: on a slow device one has to do.
 const TURNS_MAX: Duration = Duration::from_secs(5);
 
-/// Seconds of the drive's reads.
-const DRIVE_SECONDS: u32 = 2;
+/// A turn of the drive's reads.
+const DRIVE_TURN: Duration = Duration::from_millis(250);
 
 /// What is measured beside the tests of one model.
 pub(super) struct Planner {
     stages: Option<Stages>,
-    drive: Option<DriveCost>,
+    reads: Option<DecodeReads>,
 }
 
 impl Planner {
     /// Nothing.
     pub(super) fn none() -> Self {
-        Self { stages: None, drive: None }
+        Self { stages: None, reads: None }
     }
 
-    /// Measures the drive of `source`, which the user calls `shown`, and opens short models as `options` say, for tokens at
-    /// `position`. A drive that is simulated is known already. The caller asks for signals to be told.
+    /// To measure the drive of `source`, which the user calls `shown`, and short models, which are opened as `options` say, for tokens
+    /// at `position`. A drive that is simulated is known already. The caller asks for signals to be told.
     ///
     /// # Errors
     /// Ctrl-C. What else goes wrong is said, and an estimate stands for it.
@@ -62,15 +63,11 @@ impl Planner {
         simulated: Option<DriveModel>,
         position: u32,
     ) -> Outcome<Self> {
-        let measure = || {
-            let target = Target::model(source, shown.to_owned())?;
-            let profile = disk_profile::measure_decode(&target, options.read_path, DRIVE_SECONDS)?;
-            Ok(super::drive::cost_of(&profile, source.record().record_bytes()))
-        };
-        let drive = if simulated.is_some() { None } else { or_note("the drive", measure())?.flatten() };
+        let reads = || DecodeReads::new(Target::model(source, shown.to_owned())?, options.read_path);
+        let reads = if simulated.is_some() { None } else { or_note("the drive", reads())? };
         let checks = engine.paths().is_checked;
         let stages = Stages::open(engine.config(), options, position, checks);
-        Ok(Self { stages: or_note("the device", stages)?, drive })
+        Ok(Self { stages: or_note("the device", stages)?, reads })
     }
 
     /// A test begins: what was measured for another one is forgotten.
@@ -78,17 +75,24 @@ impl Planner {
         if let Some(stages) = &mut self.stages {
             stages.forget();
         }
+        if let Some(reads) = &mut self.reads {
+            reads.forget();
+        }
     }
 
     /// The turns before one of so many repetitions.
     ///
     /// # Errors
-    /// Ctrl-C; what happened to a step.
+    /// Ctrl-C; what happened to a step or a read.
     pub(super) fn turns(&mut self, repetitions: u32) -> Outcome {
-        let Some(stages) = &mut self.stages else { return Ok(()) };
         let began = Instant::now();
         for _ in 0..ROUNDS.div_ceil(repetitions.max(1)) {
-            stages.round()?;
+            if let Some(reads) = &mut self.reads {
+                reads.turn(DRIVE_TURN)?;
+            }
+            if let Some(stages) = &mut self.stages {
+                stages.round()?;
+            }
             if began.elapsed() > TURNS_MAX {
                 break;
             }
@@ -102,8 +106,11 @@ impl Planner {
     }
 
     /// The drive as the plan takes it, and where that is from.
-    pub(super) fn drive<'a>(&'a self, known: &'a Drive) -> (&'a DriveCost, &'a str) {
-        self.drive.as_ref().map_or((&known.cost, &known.cost_from), |cost| (cost, "measured now"))
+    pub(super) fn drive(&self, known: &Drive) -> (DriveCost, String) {
+        match self.reads.as_ref().and_then(DecodeReads::cost) {
+            Some(cost) => (cost, "measured now".to_owned()),
+            None => (known.cost.clone(), known.cost_from.clone()),
+        }
     }
 }
 

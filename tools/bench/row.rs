@@ -125,7 +125,7 @@ impl Row {
         let plan_hits = Hits::of(plan.pool_slots, plan.host.slots, plan.expert_total, Routes::Mixed);
         let (step, plan_device) = step_cost(engine, info.kind, &token, planner.found().as_ref());
         let (drive_cost, plan_drive) = planner.drive(&setting.drive);
-        let expect = |hits| Expectation::with_host(&token, &step, drive_cost, hits).tokens_a_second();
+        let expect = |hits| Expectation::with_host(&token, &step, &drive_cost, hits).tokens_a_second();
         let uses = (sums.hits + sums.misses) as f64;
         let plan_ts = is_reply.then(|| expect(plan_hits));
         let a_token = |ns: u64| ns as f64 / sums.tokens;
@@ -238,7 +238,7 @@ impl Row {
             plan_ts_at_hit_rate: measured_hits
                 .filter(|_| is_reply)
                 .map(|device| expect(Hits { device, host: sums.host_hits as f64 / uses })),
-            plan_drive: plan_drive.to_owned(),
+            plan_drive,
             plan_device,
             layer_hits: measured.layer_hits.clone(),
         }

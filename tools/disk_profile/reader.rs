@@ -4,6 +4,7 @@
 //! - Invariants: these are the calls that the product makes, with nothing between. A run ends when its time is over and what is
 //!   under way has come; both count, as fio counts.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,8 @@ pub(super) struct Reader<'a> {
     order: Order,
     turn: u64,
     queue: Box<dyn ReadQueue>,
-    buffers: Vec<HostBuffer>,
+    /// Free ones, the one that is free for longest first.
+    buffers: VecDeque<HostBuffer>,
     /// Of each block under way when it began, and how many of its reads have not come.
     blocks: Vec<(Instant, u32)>,
     free: Vec<usize>,
@@ -58,21 +60,24 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// For `depth` blocks of `space` under way; `wanted` forces a path, and the inner error says why it cannot be had.
+    /// For `depth` blocks of `space` under way, and as many buffers in turn as `buffered` blocks take; `wanted` forces a path, and the
+    /// inner error says why it cannot be had.
     pub(super) fn new(
         files: &[Arc<SourceFile>],
         space: &'a Space,
         order: Order,
         wanted: Option<ReadPath>,
         depth: u32,
+        buffered: u32,
     ) -> Outcome<Result<Self, String>> {
         let longest =
             u32::try_from(space.read_bytes_max()).map_err(|_| Failure::usage("reads of 4 GiB and more"))?;
         let buffer_bytes = disk::buffer_bytes_for(files, longest.max(1));
         let reads = (depth * space.pieces()).min(READ_DEPTH_MAX);
-        let region = HostRegion::new(HostRegion::bytes_for(buffer_bytes, reads as usize))
+        let buffer_count = (buffered * space.pieces()).clamp(reads, READ_DEPTH_MAX) as usize;
+        let region = HostRegion::new(HostRegion::bytes_for(buffer_bytes, buffer_count))
             .map_err(|error| Failure::because(Exit::Memory, "buffers to read into", &error))?;
-        let mut buffers = region.split(buffer_bytes, reads as usize);
+        let mut buffers = region.split(buffer_bytes, buffer_count);
         // A page that is not there yet costs its first reader; the product's were used before.
         for buffer in &mut buffers {
             buffer.as_mut_slice().fill(1);
@@ -88,7 +93,7 @@ impl<'a> Reader<'a> {
             order,
             turn: 0,
             queue,
-            buffers,
+            buffers: buffers.into(),
             blocks: vec![(now, 0); depth as usize],
             free: (0..depth as usize).rev().collect(),
             done: Vec::new(),
@@ -110,7 +115,8 @@ impl<'a> Reader<'a> {
         self.blocks[slot] = (Instant::now(), u32::try_from(self.spans.len()).unwrap_or(0));
         for index in 0..self.spans.len() {
             let span = self.spans[index];
-            let buffer = self.buffers.pop().ok_or_else(|| Failure::new(Exit::Failed, "no buffer is left"))?;
+            let buffer =
+                self.buffers.pop_front().ok_or_else(|| Failure::new(Exit::Failed, "no buffer is left"))?;
             let len_bytes = u32::try_from(span.len_bytes).map_err(|_| Failure::usage("a read of 4 GiB"))?;
             let read = Read {
                 file: span.file,
@@ -140,7 +146,7 @@ impl<'a> Reader<'a> {
         let (mut blocks, mut bytes) = (0, 0);
         for completion in self.done.drain(..) {
             bytes += completion.result.map_err(EngineError::from)?.len() as u64;
-            self.buffers.push(completion.buffer);
+            self.buffers.push_back(completion.buffer);
             let slot = usize::try_from(completion.tag).unwrap_or(0);
             let block = &mut self.blocks[slot];
             block.1 -= 1;

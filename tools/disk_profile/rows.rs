@@ -21,6 +21,10 @@ use crate::exit::{Failure, Outcome};
 /// Bytes of all buffers of a measurement at most: what one registered region may have (1 GiB, io_uring_register(2)).
 const BUFFERS_BYTES_MAX: u64 = 1 << 30;
 
+/// Bursts of which there are buffers: while a layer's records are read, those of the layer before are copied to the device, and guesses
+/// lie in others. Memory that is written again at once is still in a processor's cache, and drives write faster into that.
+const BURSTS_BUFFERED: u32 = 3;
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
@@ -96,13 +100,8 @@ impl<'a> Rows<'a> {
         let before = Counters::read(&self.devices);
         let run = match wanted.engine {
             ReadEngine::Ring | ReadEngine::RingPlain | ReadEngine::Pool => {
-                let path = match wanted.engine {
-                    ReadEngine::Ring => ReadPath::Ring,
-                    ReadEngine::RingPlain => ReadPath::RingPlain,
-                    _ => ReadPath::Pool,
-                };
                 let files = self.target.sources();
-                match Reader::new(&files, space, order, Some(path), depth)? {
+                match Reader::new(&files, space, order, wanted.engine.path(), depth, depth)? {
                     Ok(mut reader) => {
                         let is_deeper =
                             |known: &(u32, ReadEngine, String)| known.1 == wanted.engine && known.0 < depth;
@@ -119,7 +118,7 @@ impl<'a> Rows<'a> {
             }
             ReadEngine::Buffered => {
                 let files = self.target.buffered()?;
-                match Reader::new(&files, space, order, Some(ReadPath::Pool), depth)? {
+                match Reader::new(&files, space, order, Some(ReadPath::Pool), depth, depth)? {
                     Ok(mut reader) => reader.steady(until, watch)?,
                     Err(why) => {
                         self.missing.push((wanted.engine, why));
@@ -152,23 +151,19 @@ impl<'a> Rows<'a> {
         time: Duration,
     ) -> Outcome<Option<Burst>> {
         let space = &self.target.records;
-        if records > 1 && u64::from(records) * space.block_bytes() > BUFFERS_BYTES_MAX {
+        let buffered = records.saturating_mul(BURSTS_BUFFERED);
+        if records > 1 && u64::from(buffered) * space.block_bytes() > BUFFERS_BYTES_MAX {
             return Ok(None);
         }
         let order = self.order(Pattern::Random, space.len());
-        let path = if engine == ReadEngine::RingPlain {
-            ReadPath::RingPlain
-        } else if engine == ReadEngine::Pool {
-            ReadPath::Pool
-        } else {
-            ReadPath::Ring
-        };
+        let path = engine.path().unwrap_or(ReadPath::Ring);
         let blocks = if self.target.is_direct() { u64::MAX } else { space.len() };
         if !self.target.is_direct() {
             self.forget_cached();
         }
         let files = self.target.sources();
-        let Ok(mut reader) = Reader::new(&files, space, order, Some(path), records)? else { return Ok(None) };
+        let opened = Reader::new(&files, space, order, Some(path), records, buffered)?;
+        let Ok(mut reader) = opened else { return Ok(None) };
         let before = Counters::read(&self.devices);
         let run = reader.bursts(records, Until { time, blocks })?;
         if run.count == 0 {
@@ -232,7 +227,7 @@ pub(super) fn product_engine(target: &Target) -> Outcome<ReadEngine> {
         (ReadEngine::RingPlain, ReadPath::RingPlain),
         (ReadEngine::Pool, ReadPath::Pool),
     ] {
-        if Reader::new(&files, &target.records, order, Some(path), 1)?.is_ok() {
+        if Reader::new(&files, &target.records, order, Some(path), 1, 1)?.is_ok() {
             return Ok(engine);
         }
     }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::DiskError;
 use super::drive_identity::DriveIdentity;
+use super::{DiskError, ReadPath};
 
 /// The version of these structures; it changes when a key changes its meaning or goes.
 pub const PROFILE_SCHEMA_VERSION: u32 = 1;
@@ -61,9 +61,29 @@ impl ReadEngine {
         }
     }
 
+    /// The product's path that it is; nothing where the page cache is between.
+    pub fn path(self) -> Option<ReadPath> {
+        match self {
+            Self::Ring => Some(ReadPath::Ring),
+            Self::RingPlain => Some(ReadPath::RingPlain),
+            Self::Pool => Some(ReadPath::Pool),
+            Self::Buffered | Self::Mmap => None,
+        }
+    }
+
     /// Whether it reads past the page cache where the file system can.
     pub fn is_direct(self) -> bool {
-        matches!(self, Self::Ring | Self::RingPlain | Self::Pool)
+        self.path().is_some()
+    }
+}
+
+impl From<ReadPath> for ReadEngine {
+    fn from(path: ReadPath) -> Self {
+        match path {
+            ReadPath::Ring => Self::Ring,
+            ReadPath::RingPlain => Self::RingPlain,
+            ReadPath::Pool => Self::Pool,
+        }
     }
 }
 
