@@ -166,7 +166,7 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         moment: Box::new(|_| {}),
     };
     std::thread::spawn(move || {
-        flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script.clone())), || false)
+        flint_serve::run(options, move |_| Ok::<_, String>(Stub::new(script.clone())), || false)
     });
     let address = notices.recv()?;
     // It says second that it is ready.

@@ -4,7 +4,8 @@
     tests/serving/schemas.py [--binary target/release/flint-rt] [--device NAME] [--count 200] [--seed 1]
 
 Each schema is asked for once, drawn at temperature 1; the reply is read as JSON and compared with the schema by the validator below,
-which knows the keywords that are generated. Needs only Python's standard library. Exits 1 if a reply is not valid.
+which knows the keywords that are generated. Every schema has an end: a text or a number of any length may go on until the context is
+full, which is no fault of the server's. Needs only Python's standard library. Exits 1 if a reply is not valid.
 """
 import argparse
 import json
@@ -26,7 +27,7 @@ def schema(draw, depth):
         low = draw.randint(-50, 50)
         return {"type": "integer", "minimum": low, "maximum": low + draw.randint(0, 500)}
     if kind == "number":
-        return {"type": "number", "minimum": 0, "maximum": draw.choice([1, 10, 1000])}
+        return {"type": "number", "enum": draw.sample([0.5, 1.25, -3, 1e3, 0], 3)}
     if kind == "string":
         return {"type": "string", "minLength": draw.randint(0, 3), "maxLength": draw.randint(3, 12)}
     if kind in ("boolean", "null"):
@@ -36,7 +37,7 @@ def schema(draw, depth):
     if kind == "const":
         return {"const": draw.choice(["fixed", 7, {"a": [1, 2]}])}
     if kind == "pattern":
-        return {"type": "string", "pattern": draw.choice(["^[a-z]{2,5}$", "^(yes|no)$", "^[A-Z][a-z]*-[0-9]{3}$"])}
+        return {"type": "string", "pattern": draw.choice(["^[a-z]{2,5}$", "^(yes|no)$", "^[A-Z][a-z]{0,6}-[0-9]{3}$"])}
     if kind == "format":
         return {"type": "string", "format": draw.choice(["date", "uuid", "ipv4"])}
     if kind == "array":
