@@ -69,8 +69,7 @@ fn a_thousand_connections_hold_up_nobody() {
     }
     // Of a fast engine, so that what is measured is not the pauses alone.
     let script = Script { repeats: true, token_time: Duration::from_micros(500), ..Script::default() };
-    let server =
-        Server::start(script, |options| (options.slots, options.queue) = (10, 64)).ready();
+    let server = Server::start(script, |options| (options.slots, options.queue) = (10, 64)).ready();
     let client = server.client;
     work(client);
     let alone = work(client);
