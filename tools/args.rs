@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
+use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::disk::ReadPath;
 use flint_rt::engine::HostMemory;
 use flint_rt::expert::HostPath;
@@ -375,7 +376,17 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) conversations: ConversationArgs,
+    #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// How many conversations memory is planned for.
+#[derive(Debug, Clone, Copy, ArgsOf)]
+pub(crate) struct ConversationArgs {
+    /// Conversations that memory is planned for, as many as serve is to hold.
+    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
+    pub(crate) parallel: u32,
 }
 
 #[derive(Debug, ArgsOf)]
@@ -396,6 +407,8 @@ pub(crate) struct PlanArgs {
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) conversations: ConversationArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

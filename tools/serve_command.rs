@@ -48,8 +48,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
     cors_origins: Vec<String>,
     /// Conversations that are held at a time, each with a cache of its own on the device; requests beyond those wait.
-    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
+    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
     parallel: u32,
+    /// Give every conversation the same bits whatever runs beside it, however its prompt is cut and whatever of it was held.
+    #[arg(long, env = "FLINT_RT_DETERMINISTIC")]
+    deterministic: bool,
     /// Requests that may wait; more are refused (429).
     #[arg(long, env = "FLINT_RT_QUEUE", default_value_t = 64, value_name = "N")]
     queue: usize,
@@ -152,12 +155,16 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     log(args.log);
     raise_descriptor_limit();
     interrupt::serve();
-    let (engine, parallel) = (args.engine, args.parallel);
+    let (engine, parallel, is_deterministic) = (args.engine, args.parallel, args.deterministic);
     let model = Arc::new(model);
     let opened = model.clone();
     let open = move |loading: &Loading| -> Outcome<Engine> {
         let model = &opened;
-        let options = EngineOptions { sessions: Some(parallel), ..open::options(&engine, model, None) };
+        let options = EngineOptions {
+            sessions: Some(parallel),
+            is_deterministic,
+            ..open::options(&engine, model, None)
+        };
         open::engine_watched(&engine, model, &options, &mut |progress| {
             loading.set(progress.done_bytes, progress.total_bytes);
         })

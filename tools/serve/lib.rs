@@ -36,7 +36,7 @@ mod wire;
 pub mod stub;
 
 pub use chat::form::FormChoice;
-pub use engine::backend::{Backend, Counters, Facts};
+pub use engine::backend::{Backend, Counters, Facts, Feed, Outputs};
 pub use engine::shared::Loading;
 pub use http::door::Origins;
 pub use http::listener::Listen;

@@ -44,6 +44,6 @@ pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
-pub use session::Session;
+pub use session::{Feed, Session};
 pub use survey::Survey;
 pub use times::TimeSplit;

@@ -21,11 +21,12 @@ use crate::expert::{
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
-use crate::kernels::{KernelShape, Pipelines, Tuning};
+use crate::kernels::{KernelShape, Pipelines};
 use crate::model::Model;
 use crate::model::embedding::Embedding;
 use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
+use crate::model::inputs::Inputs;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
@@ -157,7 +158,7 @@ impl Engine {
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
-        let tuning = Tuning::for_device(gpu.info().kind);
+        let tuning = options.tuning(gpu.info().kind);
         let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
@@ -234,7 +235,9 @@ impl Engine {
         streamer.transport_mut().watch_by(watch.clone());
         streamer.set_prefetch(options.prefetch.unwrap_or(true));
         let pressure = watch_memory(&plan.host, streamer.kept()[2]);
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        let inputs = Inputs::new(&config);
+        let model =
+            Model { gpu, config, pipelines, weights, embedding, scratch, inputs, streamer, watch, forced };
         Ok(Self {
             model,
             tokenizer,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use crate::disk::{DriveModel, ReadPath};
 use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
+use crate::gpu::DeviceKind;
+use crate::kernels::Tuning;
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -30,6 +32,11 @@ pub struct EngineOptions {
     pub prefetch: Option<bool>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,
+    /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in
+    /// the cache. Without it, that is so only for what runs beside it, and only where no prompt shares a step with its tokens.
+    pub is_deterministic: bool,
+    /// Sizes of the kernels' tiles; the default is what suits the kind of device.
+    pub tuning: Option<Tuning>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
     /// Host memory for experts that device memory does not hold; the default is what is sensible.
@@ -53,6 +60,14 @@ pub struct EngineOptions {
     pub skip_checks: bool,
     /// Keeps a timeline of reads, copies and kernels ([`crate::engine::Engine::take_events`]); costs a few percent.
     pub timeline: bool,
+}
+
+impl EngineOptions {
+    /// The tile sizes, for this kind of device unless they were chosen.
+    pub(super) fn tuning(&self, kind: DeviceKind) -> Tuning {
+        let tuning = self.tuning.unwrap_or_else(|| Tuning::for_device(kind));
+        if self.is_deterministic { tuning.deterministic() } else { tuning }
+    }
 }
 
 /// Default of [`EngineOptions::context_len`].

@@ -21,7 +21,6 @@ use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
-use crate::kernels::Tuning;
 use crate::model::hparams::FlintConfig;
 use crate::store::{Source, SourceKind, is_expert_tensor};
 
@@ -158,7 +157,7 @@ pub fn plan_memory(
         .map(|tensor| tensor.len_bytes)
         .sum();
     let Room { device, host } = room;
-    let tuning = Tuning::for_device(device.kind);
+    let tuning = options.tuning(device.kind);
     MemoryPlan::new(
         config,
         &BudgetInput {

@@ -84,6 +84,21 @@ impl Recorder {
     /// When the bindings are another kernel's, `push` is not as long as the kernel's push constants, or a count is over
     /// the device's limit.
     pub fn dispatch(&mut self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8], groups: [u32; 3]) {
+        self.dispatch_from(pipeline, bindings, push, [0; 3], groups);
+    }
+
+    /// As [`Self::dispatch`], for the workgroups from `base` on: the kernel sees their numbers, not numbers from 0.
+    ///
+    /// # Panics
+    /// As there; the limit is on the last workgroup's number.
+    pub fn dispatch_from(
+        &mut self,
+        pipeline: &Pipeline,
+        bindings: &Bindings,
+        push: &[u8],
+        base: [u32; 3],
+        groups: [u32; 3],
+    ) {
         let kernel = pipeline.kernel();
         let name = kernel.name;
         assert!(
@@ -103,8 +118,8 @@ impl Recorder {
         );
         let limits = self.shared.device.info.limits.groups;
         assert!(
-            groups.iter().zip(limits).all(|(&count, limit)| count <= limit),
-            "kernel {name}: {groups:?} workgroups are over the device's limit of {limits:?}"
+            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
+            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
         );
         if groups.contains(&0) {
             return;
@@ -123,8 +138,10 @@ impl Recorder {
             // SAFETY: as above; the bytes are exactly the layout's range, a multiple of 4.
             unsafe { device.cmd_push_constants(buffer, layout, vk::ShaderStageFlags::COMPUTE, 0, push) };
         }
-        // SAFETY: pipeline, set and push constants are bound; the counts are within the limits.
-        unsafe { device.cmd_dispatch(buffer, groups[0], groups[1], groups[2]) };
+        let ([x, y, z], [width, height, depth]) = (base, groups);
+        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
+        // pipeline is made with `DISPATCH_BASE`.
+        unsafe { device.cmd_dispatch_base(buffer, x, y, z, width, height, depth) };
         self.bound_pipeline = pipeline.inner.raw;
         self.kept.keep(&pipeline.inner);
         self.kept.keep(&bindings.inner);

@@ -7,7 +7,7 @@
 //!   own row, and rows are summed in the router's order.
 //!
 //! Read [`layer`] for what a layer computes, [`decode`] for how one token runs until an expert is missing, [`prefill`] for
-//! how a prompt goes layer by layer.
+//! how many rows go layer by layer, [`step`] for whose they are.
 
 pub mod hparams;
 
@@ -23,15 +23,23 @@ pub mod kv_cache;
 
 pub mod scratch;
 
+pub mod inputs;
+
+mod attend;
+
 pub mod layer;
 
 pub mod forced;
 
 pub mod sequence;
 
+pub mod step;
+
 pub mod decode;
 
 pub mod prefill;
+
+mod waves;
 
 mod error;
 
@@ -43,6 +51,7 @@ use crate::kernels::{Binder, Pipelines};
 use embedding::Embedding;
 use forced::Forced;
 use hparams::FlintConfig;
+use inputs::Inputs;
 use scratch::Scratch;
 use weights::Weights;
 
@@ -58,8 +67,10 @@ pub struct Model {
     pub weights: Weights,
     /// Token rows, on the host.
     pub embedding: Embedding,
-    /// The activations of a step; sequences take turns.
+    /// The activations of a step; sequences take turns, or share it.
     pub scratch: Scratch,
+    /// What a step begins with.
+    pub inputs: Inputs,
     /// The experts.
     pub streamer: Streamer,
     /// Picks that replace the router's, where the model was opened with a trace.

@@ -2,9 +2,10 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
-use flint_rt::engine::{Engine, EngineError, SamplingAdvice, Session};
+use flint_rt::engine::{self, Engine, EngineError, SamplingAdvice, Session};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
+use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
 use flint_rt::text::Tokenizer;
@@ -46,6 +47,19 @@ pub struct Counters {
     pub pool_slots: u32,
 }
 
+/// What one conversation is fed in a step that it may share with others.
+pub struct Feed<'a, S> {
+    /// The conversation.
+    pub session: &'a mut S,
+    /// What follows what it holds, at least one token.
+    pub tokens: &'a [TokenId],
+    /// What the last of them is to give.
+    pub want: Want,
+}
+
+/// What a step gave each conversation, or why it gave nothing.
+pub type Outputs = Vec<Result<StepOutput, EngineError>>;
+
 /// An engine, driven by one thread.
 pub trait Backend {
     /// A conversation.
@@ -66,33 +80,20 @@ pub trait Backend {
     /// As [`Session::keep_prefix`].
     fn keep_prefix(&mut self, session: &mut Self::Session, ids: &[TokenId]) -> u32;
 
-    /// As [`Engine::feed_prompt`]; gives the best token, where it was wanted.
+    /// As [`Engine::feed_many`].
     ///
     /// # Errors
     /// As there.
-    fn feed_prompt(
+    fn step(
         &mut self,
-        session: &mut Self::Session,
-        ids: &[TokenId],
-        want: Want,
+        feeds: &mut [Feed<'_, Self::Session>],
         observer: &mut dyn PrefillObserver,
-    ) -> Result<Option<TokenId>, EngineError>;
+    ) -> Result<Outputs, EngineError>;
 
-    /// As [`Engine::feed_token`].
-    ///
-    /// # Errors
-    /// As there.
-    fn feed_token(
-        &mut self,
-        session: &mut Self::Session,
-        token: TokenId,
-        want: Want,
-    ) -> Result<Option<TokenId>, EngineError>;
+    /// Copies the logits that `output` of the last step stands for, where they were wanted.
+    fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>);
 
-    /// Copies the logits of the last step that wanted them.
-    fn read_logits(&self, logits: &mut Vec<f32>);
-
-    /// Tokens of a prompt that go through the layers together.
+    /// Tokens that go through the layers together.
     fn chunk_len(&self) -> u32;
 
     /// Counters.
@@ -141,31 +142,24 @@ impl Backend for Engine {
         session.keep_prefix(ids)
     }
 
-    fn feed_prompt(
+    fn step(
         &mut self,
-        session: &mut Session,
-        ids: &[TokenId],
-        want: Want,
+        feeds: &mut [Feed<'_, Session>],
         observer: &mut dyn PrefillObserver,
-    ) -> Result<Option<TokenId>, EngineError> {
-        Engine::feed_prompt(self, session, ids, want, observer).map(|fed| fed.step.greedy)
+    ) -> Result<Outputs, EngineError> {
+        let mut feeds: Vec<engine::Feed<'_>> = feeds
+            .iter_mut()
+            .map(|feed| engine::Feed { session: feed.session, tokens: feed.tokens, want: feed.want })
+            .collect();
+        self.feed_many(&mut feeds, observer)
     }
 
-    fn feed_token(
-        &mut self,
-        session: &mut Session,
-        token: TokenId,
-        want: Want,
-    ) -> Result<Option<TokenId>, EngineError> {
-        Engine::feed_token(self, session, token, want).map(|step| step.greedy)
-    }
-
-    fn read_logits(&self, logits: &mut Vec<f32>) {
-        Engine::read_logits(self, logits);
+    fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>) {
+        self.read_logits_of(output, logits);
     }
 
     fn chunk_len(&self) -> u32 {
-        self.plan().prefill_chunk
+        self.step_tokens_max()
     }
 
     fn counters(&self) -> Counters {

@@ -15,4 +15,5 @@ pub(crate) mod schema;
 pub(crate) mod shared;
 pub(crate) mod slots;
 pub(crate) mod stop_strings;
+pub(crate) mod turn;
 pub(crate) mod worker;

@@ -1,22 +1,23 @@
-//! The engine's thread: jobs from the queue into slots, one step of each slot in turn, tokens out.
+//! The engine's thread: jobs from the queue into slots, one step of all of them after another, tokens out.
 //!
 //! - Owns: the engine and its sessions. In: jobs. Out: events over each job's channel; the board; metrics.
-//! - A turn gives each busy slot one step: a chunk of its prompt, or a token. So a long prompt delays the tokens of others
-//!   by a chunk, not by itself.
-//! - Invariants: it never waits for a client; a job that is given up stops within one step, in a prompt within a layer; what a
-//!   slot computes does not depend on its neighbours.
+//! - A turn is one step: the next token of each slot that has one, and beside them pieces of prompts ([`super::turn`]).
+//! - Invariants: it never waits for a client; a job that is given up stops within one step, and within a layer where it is alone in
+//!   it; a step that fails for several is tried again for each alone, so that a fault of one is not that of others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flint_rt::base::ids::TokenId;
+use flint_rt::base::limits::STEP_SEQUENCES_MAX;
 use flint_rt::engine::EngineError;
+use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
 use flint_rt::sample::{SampleError, Sampler, log_probabilities, top_n};
 use flint_rt::text::chat::Marker;
 
-use super::backend::{Backend, Counters, is_device_lost};
+use super::backend::{Backend, Counters, Feed, Outputs, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
@@ -25,6 +26,7 @@ use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
 use super::shared::Shared;
 use super::slots::{Free, choose};
+use super::turn::{Room, Share, Turns, Waits};
 use crate::wire::error::{ApiError, Kind};
 
 /// Steps between two looks at the engine's counters.
@@ -69,7 +71,7 @@ enum Outcome {
     Ended(End),
     /// Nobody waits for it any more.
     GivenUp,
-    Failed(EngineError),
+    Failed(Arc<EngineError>),
     /// What was asked for cannot be.
     Refused(ApiError),
 }
@@ -86,6 +88,7 @@ pub(crate) struct Worker<B: Backend> {
     stop_ids: Vec<TokenId>,
     think_close: Option<TokenId>,
     logits: Vec<f32>,
+    turns: Turns,
     jobs: u64,
     steps: u32,
     /// After which time without a job the engine is given back.
@@ -93,12 +96,15 @@ pub(crate) struct Worker<B: Backend> {
     idle_since: Instant,
 }
 
-/// Gives a prompt up with its job.
-struct PromptWatch<'a>(&'a Job, &'a Shared);
+/// Gives a step up when nobody waits for any of its jobs.
+struct StepWatch<'a> {
+    jobs: Vec<&'a Job>,
+    shared: &'a Shared,
+}
 
-impl PrefillObserver for PromptWatch<'_> {
+impl PrefillObserver for StepWatch<'_> {
     fn should_stop(&mut self) -> bool {
-        self.0.is_cancelled() || self.1.is_halted()
+        self.shared.is_halted() || self.jobs.iter().all(|job| job.is_cancelled())
     }
 }
 
@@ -124,6 +130,7 @@ impl<B: Backend> Worker<B> {
             backend,
             slots,
             logits: Vec::new(),
+            turns: Turns::default(),
             jobs: 0,
             steps: 0,
             idle_release,
@@ -155,9 +162,7 @@ impl<B: Backend> Worker<B> {
                     Next::End => break,
                 }
             }
-            for index in 0..self.slots.len() {
-                self.turn(index);
-            }
+            self.turn();
         }
     }
 
@@ -220,30 +225,105 @@ impl<B: Backend> Worker<B> {
         self.show(index);
     }
 
-    /// One step of one slot.
-    fn turn(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        let Some(mut running) = slot.running.take() else { return };
-        let outcome = if running.job.is_cancelled() || self.shared.is_halted() {
-            Outcome::GivenUp
-        } else {
-            let step = match running.next {
-                None => self.feed_chunk(index, &mut running),
-                Some(token) => {
-                    let slot = &mut self.slots[index];
-                    self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
+    /// One step of all busy slots, as far as it has room.
+    fn turn(&mut self) {
+        for index in 0..self.slots.len() {
+            let is_given_up = |running: &Running| running.job.is_cancelled() || self.shared.is_halted();
+            if self.slots[index].running.as_ref().is_some_and(is_given_up) {
+                self.settle(index, |_, _| Outcome::GivenUp);
+            }
+        }
+        let waits: Vec<Option<Waits>> = self.slots.iter().map(|slot| self.waits(slot)).collect();
+        let room = Room { rows: self.backend.chunk_len(), sequences: STEP_SEQUENCES_MAX as usize };
+        let shares = self.turns.plan(&waits, room);
+        if shares.is_empty() {
+            return;
+        }
+        let (begin, prompt_rows) = (Instant::now(), prompt_rows(&waits, &shares));
+        let outputs = self.step(&shares);
+        if outputs.is_ok() {
+            let tokens = shares.iter().map(|share| share.rows).sum::<u32>() - prompt_rows;
+            self.turns.piece.note(tokens, prompt_rows, begin.elapsed());
+        }
+        match outputs {
+            Ok(outputs) => self.take_outputs(&shares, outputs),
+            // Whoever gave up is gone in the next turn.
+            Err(EngineError::Model(ModelError::Stopped)) => {}
+            // So that a fault of one, such as an expert that cannot be read, is not that of others.
+            Err(error) if shares.len() > 1 && !is_device_lost(&error) => {
+                tracing::warn!(
+                    "a step of {} conversations failed, each is tried alone: {error}",
+                    shares.len()
+                );
+                for share in &shares {
+                    match self.step(&[*share]) {
+                        Ok(outputs) => self.take_outputs(&[*share], outputs),
+                        Err(EngineError::Model(ModelError::Stopped)) => {}
+                        Err(error) => self.settle(share.slot, |_, _| Outcome::Failed(Arc::new(error))),
+                    }
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for share in &shares {
+                    self.settle(share.slot, |_, _| Outcome::Failed(error.clone()));
+                }
+            }
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_A_LOOK) {
+            self.publish();
+        }
+    }
+
+    /// What a slot waits for; none where it is idle.
+    fn waits(&self, slot: &Slot<B::Session>) -> Option<Waits> {
+        let running = slot.running.as_ref()?;
+        Some(match running.next {
+            Some(_) => Waits::Token,
+            None => {
+                let held = self.backend.tokens(&slot.session).len();
+                let left = running.job.generation.ids.len() - held;
+                Waits::Prompt(u32::try_from(left).expect("invariant: it fits the context"))
+            }
+        })
+    }
+
+    /// Feeds each slot of `shares`, which ascend, its tokens.
+    fn step(&mut self, shares: &[Share]) -> Result<Outputs, EngineError> {
+        let (backend, mut shares) = (&mut self.backend, shares.iter().peekable());
+        let (mut feeds, mut jobs) = (Vec::new(), Vec::new());
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(share) = shares.next_if(|share| share.slot == index) else { continue };
+            let running = slot.running.as_ref().expect("invariant: a slot that waits is running");
+            let (tokens, want) = match &running.next {
+                Some(token) => (std::slice::from_ref(token), running.want),
+                None => {
+                    let rest = &running.job.generation.ids[backend.tokens(&slot.session).len()..];
+                    let tokens = &rest[..share.rows as usize];
+                    (tokens, if tokens.len() == rest.len() { running.want } else { Want::Nothing })
                 }
             };
-            match step {
-                Ok(None) => Outcome::GoesOn,
-                Ok(Some(greedy)) => self.take_token(&mut running, greedy),
-                Err(EngineError::Model(ModelError::Stopped)) => Outcome::GivenUp,
+            feeds.push(Feed { session: &mut slot.session, tokens, want });
+            jobs.push(&running.job);
+        }
+        backend.step(&mut feeds, &mut StepWatch { jobs, shared: &self.shared })
+    }
+
+    fn take_outputs(&mut self, shares: &[Share], outputs: Outputs) {
+        for (share, output) in shares.iter().zip(outputs) {
+            self.settle(share.slot, |worker, running| match output {
+                Ok(output) => worker.take_output(share.slot, running, output),
                 Err(EngineError::Model(ModelError::ContextFull { .. })) => Outcome::Ended(End::Length),
-                Err(error) => Outcome::Failed(error),
-            }
-        };
-        self.steps += 1;
-        match outcome {
+                Err(error) => Outcome::Failed(Arc::new(error)),
+            });
+        }
+    }
+
+    /// Does with a slot's job as `decide` says.
+    fn settle(&mut self, index: usize, decide: impl FnOnce(&mut Self, &mut Running) -> Outcome) {
+        let Some(mut running) = self.slots[index].running.take() else { return };
+        match decide(self, &mut running) {
             Outcome::GoesOn => self.slots[index].running = Some(running),
             Outcome::Ended(end) => self.finish(running, end),
             Outcome::GivenUp => {
@@ -262,43 +342,28 @@ impl<B: Backend> Worker<B> {
         self.show(index);
         if self.slots[index].running.is_none() {
             self.idle_since = Instant::now();
-        }
-        if self.slots[index].running.is_none() || self.steps.is_multiple_of(STEPS_A_LOOK) {
             self.publish();
         }
     }
 
-    /// Feeds the next chunk of the prompt; gives what the last one gives.
-    fn feed_chunk(
-        &mut self,
-        index: usize,
-        running: &mut Running,
-    ) -> Result<Option<Option<TokenId>>, EngineError> {
-        let slot = &mut self.slots[index];
-        let ids = &running.job.generation.ids;
-        let held = self.backend.tokens(&slot.session).len();
-        let end = ids.len().min(held + self.backend.chunk_len() as usize);
-        let is_last = end == ids.len();
-        let want = if is_last { running.want } else { Want::Nothing };
-        let greedy = self.backend.feed_prompt(
-            &mut slot.session,
-            &ids[..end],
-            want,
-            &mut PromptWatch(&running.job, &self.shared),
-        )?;
-        let done = u32::try_from(end).expect("invariant: it fits the context");
-        running.send(Event::Progress(running.progress(done)));
-        if !is_last {
-            return Ok(None);
+    /// What a step made of a job.
+    fn take_output(&mut self, index: usize, running: &mut Running, output: StepOutput) -> Outcome {
+        if running.next.is_none() {
+            let held = self.backend.tokens(&self.slots[index].session).len();
+            let done = u32::try_from(held).expect("invariant: it fits the context");
+            running.send(Event::Progress(running.progress(done)));
+            if done < running.numbers.prompt_tokens {
+                return Outcome::GoesOn;
+            }
+            running.numbers.prompt = running.began.elapsed();
+            running.first_token_at = Instant::now();
+            self.shared.metrics.prompt_done(&running.numbers);
         }
-        running.numbers.prompt = running.began.elapsed();
-        running.first_token_at = Instant::now();
-        self.shared.metrics.prompt_done(&running.numbers);
-        Ok(Some(greedy))
+        self.take_token(running, output)
     }
 
     /// Chooses the next token, and gives its text.
-    fn take_token(&mut self, running: &mut Running, greedy: Option<TokenId>) -> Outcome {
+    fn take_token(&mut self, running: &mut Running, output: StepOutput) -> Outcome {
         let generation = &running.job.generation;
         if generation.tokens_max == 0 {
             return Outcome::Ended(End::Length);
@@ -306,7 +371,7 @@ impl<B: Backend> Worker<B> {
         let may_end = !generation.ignores_stops && running.numbers.reply_tokens >= generation.tokens_min;
         let is_over_thought = running.reply.is_thinking()
             && generation.thought_max.is_some_and(|most| running.reply.reasoning_tokens() >= most);
-        let chosen = self.choose(running, greedy, may_end);
+        let chosen = self.choose(running, output, may_end);
         let (token, logprobs) = match chosen {
             Ok((token, logprobs)) if !is_over_thought => (token, logprobs),
             Ok((token, logprobs)) => (self.think_close.unwrap_or(token), logprobs),
@@ -350,13 +415,13 @@ impl<B: Backend> Worker<B> {
     fn choose(
         &mut self,
         running: &mut Running,
-        greedy: Option<TokenId>,
+        output: StepOutput,
         may_end: bool,
     ) -> Result<(TokenId, Logprobs), Outcome> {
-        if let (Some(token), Want::Greedy) = (greedy, running.want) {
+        if let (Some(token), Want::Greedy) = (output.greedy, running.want) {
             return Ok((token, None));
         }
-        self.backend.read_logits(&mut self.logits);
+        self.backend.read_logits(&output, &mut self.logits);
         // As the model had them: penalties, bias and forms change the others.
         let plain = running.job.generation.top_logprobs.map(|count| (count, self.logits.clone()));
         let allowed =
@@ -366,9 +431,9 @@ impl<B: Backend> Worker<B> {
             None => running.sampler.sample_without(&mut self.logits, forbidden),
             Some(allowed) => running.sampler.sample_among(&mut self.logits, allowed),
         };
-        let token = sampled.map_err(|error| Outcome::Failed(error.into()))?;
+        let token = sampled.map_err(|error| Outcome::Failed(Arc::new(error.into())))?;
         let logprobs = plain.map(|(count, plain)| token_logprobs(&plain, token, count)).transpose();
-        Ok((token, logprobs.map_err(Outcome::Failed)?))
+        Ok((token, logprobs.map_err(|error| Outcome::Failed(Arc::new(error)))?))
     }
 
     fn finish(&mut self, mut running: Running, end: End) {
@@ -435,6 +500,12 @@ impl Running {
             elapsed: self.began.elapsed(),
         }
     }
+}
+
+/// Tokens of prompts in a step.
+fn prompt_rows(waits: &[Option<Waits>], shares: &[Share]) -> u32 {
+    let of_prompts = shares.iter().filter(|share| matches!(waits[share.slot], Some(Waits::Prompt(_))));
+    of_prompts.map(|share| share.rows).sum()
 }
 
 /// The form that the next token has to keep to. A thought has none.
