@@ -17,6 +17,8 @@ import venv
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "llama-cpp-python==0.3.36"
+# Tokens that the bundled model was trained for.
+CONTEXT_MAX = 4096
 FILES = [
     "test_basic", "test_chat_completion", "test_compat_anthropic", "test_compat_oai_responses", "test_completion",
     "test_ignore_eos", "test_metrics", "test_security", "test_template", "test_tokenize", "test_tool_call",
@@ -44,9 +46,10 @@ def become_server(flags):
             values[flag] = next(flags)
         elif flag in WITH_VALUE:
             next(flags)
-    # There it is of all slots together.
+    # There it is of all slots together; the bundled model has no longer one.
     if "--ctx-size" in values:
-        command += ["--ctx-size", str(int(values["--ctx-size"]) // int(values.get("--parallel", "2")))]
+        tokens = int(values["--ctx-size"]) // int(values.get("--parallel", "2"))
+        command += ["--ctx-size", str(min(tokens, CONTEXT_MAX))]
     if int(values.get("--n-predict", "-1")) > 0:
         command += ["--predict", values["--n-predict"]]
     if "--chat-template-file" in values:

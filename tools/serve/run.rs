@@ -225,7 +225,7 @@ async fn stop<E>(
             match tokio::time::timeout(CLOSE_TIME, &mut end).await {
                 Ok(outcome) => outcome,
                 // Nothing is lost with a model that is still loading.
-                Err(_) if shared.facts().is_none() => Ok(Ok(())),
+                Err(_) if shared.facts().is_none() || shared.is_released() => Ok(Ok(())),
                 Err(_) => Ok(Err(ServeError::Engine("it did not end when it was asked to".to_owned()))),
             }
         }
