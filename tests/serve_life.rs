@@ -160,7 +160,8 @@ fn memory_is_given_back_when_nobody_asks_and_the_next_request_has_it_again() {
     for round in 1..=2_u32 {
         wait_until(|| client.get("/health").gives(200)["engine"] == "released");
         let released = resident_kib(&server);
-        assert!(released * 4 < held * 3, "{released} KiB of {held} are still held");
+        // The program and the driver keep theirs, which is most of it with a model of 10 MB.
+        assert!(released + (32 << 10) < held, "{released} KiB of {held} are still held");
         assert_eq!(client.get("/props").gives(200)["is_sleeping"], true);
         assert_eq!(client.get("/ready").status, 200);
         let metrics = client.get("/metrics").body;

@@ -75,7 +75,7 @@ def fetched(folder):
         pip = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python", PACKAGE]
         subprocess.run([*pip, "--dest", folder], check=True)
         with tarfile.open(glob.glob(os.path.join(folder, "llama_cpp_python-*.tar.gz"))[0]) as archive:
-            wanted = ("/vendor/llama.cpp/tools/server/tests/", "/vendor/llama.cpp/models/templates/")
+            wanted = ("vendor/llama.cpp/tools/server/tests/", "vendor/llama.cpp/models/templates/")
             members = [member for member in archive if any(part in member.name for part in wanted)]
             archive.extractall(folder, members, filter="data")
     tests = glob.glob(pattern)[0]
