@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Serve OpenAI's and Anthropic's interfaces over HTTP, for editors, agents and libraries.
     Serve(Box<crate::serve_command::ServeArgs>),
+    /// Print how an agent, an editor or a library is set up for this server; without a name, list them.
+    ClientConfig(crate::client_config::ClientConfigArgs),
     /// Make a store of a GGUF file, from which experts are read fastest.
     Ingest(IngestArgs),
     /// Recompute every checksum of a store, or the SHA-256 of a GGUF; name what is damaged; mend a store.
