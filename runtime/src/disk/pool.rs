@@ -9,6 +9,7 @@
 //! - dropping the queue lets reads that did not begin end unread, and waits for those that did.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use super::in_flight::{Begun, InFlight};
 use super::progress::Outcome;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::source::SourceFile;
+use super::sys::wake;
 use crate::base::limits::{POOL_THREADS_MAX, READ_STALL_MAX};
 
 struct State {
@@ -28,6 +30,17 @@ struct State {
     busy: BusyTime,
     threads: usize,
     is_closing: bool,
+    /// Told of each read that ends.
+    wake: Option<OwnedFd>,
+}
+
+impl State {
+    fn end(&mut self, completion: Completion) {
+        self.ended.push_back(completion);
+        if let Some(eventfd) = &self.wake {
+            wake(eventfd.as_fd());
+        }
+    }
 }
 
 struct Shared {
@@ -64,6 +77,7 @@ impl PoolQueue {
             busy: BusyTime::default(),
             threads: 0,
             is_closing: false,
+            wake: None,
         };
         let shared = Arc::new(Shared {
             files,
@@ -132,7 +146,7 @@ fn work(shared: &Shared) {
         state = shared.lock();
         state.counters.add(&counters);
         state.busy.end(1, Instant::now());
-        state.ended.push_back(completion);
+        state.end(completion);
         shared.has_news.notify_one();
     }
     state.threads -= 1;
@@ -152,7 +166,7 @@ impl ReadQueue for PoolQueue {
                 self.in_flight += 1;
                 let mut state = self.shared.lock();
                 state.counters.add(&counters);
-                state.ended.push_back(completion);
+                state.end(completion);
             }
         }
         Ok(())
@@ -172,6 +186,12 @@ impl ReadQueue for PoolQueue {
         }
         self.in_flight -= state.ended.len();
         done.extend(state.ended.drain(..));
+        Ok(())
+    }
+
+    fn wake_by(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), DiskError> {
+        let eventfd = eventfd.try_clone_to_owned().map_err(|source| DiskError::WakeRefused { source })?;
+        self.shared.lock().wake = Some(eventfd);
         Ok(())
     }
 

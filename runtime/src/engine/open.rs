@@ -1,5 +1,6 @@
 //! Opens a model: from a path to an engine that can generate.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,13 +23,13 @@ use crate::expert::{
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
 use crate::kernels::{KernelShape, Pipelines, Tuning};
-use crate::model::Model;
 use crate::model::embedding::Embedding;
 use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
+use crate::model::{Model, ModelError};
 use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
@@ -144,6 +145,20 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
+        Self::open_while(options, &mut |at| {
+            progress(at);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// As [`Self::open`], until `progress` says that it is enough.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`ModelError::Stopped`] when `progress` ended it, with all that was taken given back.
+    pub fn open_while(
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<Self, EngineError> {
         let source = Arc::new(Source::open(&options.model)?);
         let config = FlintConfig::from_gguf(source.gguf())?;
         if let Some(routes) = &options.routes {
@@ -169,7 +184,9 @@ impl Engine {
             std::thread::Builder::new().name("token-table".to_owned()).spawn(move || check_table(&source))
         });
 
-        progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
+        if progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 }).is_break() {
+            return Err(ModelError::Stopped.into());
+        }
         let shape = KernelShape {
             head_dim: config.head_dim,
             group: config.head_count / config.kv_head_count,
@@ -194,7 +211,7 @@ impl Engine {
         let paths = paths_chosen(source.kind(), is_checked, &transport, &files);
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
-                progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
+                progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes })
             })?;
 
         match table_check {
