@@ -83,7 +83,7 @@ pub(super) extern "C" fn flint_rt_device_count(count: Out<usize>) -> Status {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn flint_rt_device_info(index: usize, info: Out<DeviceInfo>) -> Status {
+pub(super) extern "C" fn flint_rt_device_info_get(index: usize, info: Out<DeviceInfo>) -> Status {
     guard::run(None, || {
         let devices = list_devices(false)?;
         let device = devices
