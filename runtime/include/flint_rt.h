@@ -33,7 +33,7 @@
  *   that compute (feed, generate, truncate, create a session) on sessions of one model, as there is one device. Never waiting
  *   are: flint_rt_session_cancel, flint_rt_last_error, tokenize, detokenize, chat_prompt, _info_get and _plan_get of a model,
  *   everything of a store. flint_rt_pool_wait lets other threads use the pool while it waits. Do not use the library in a child
- *   of fork.
+ *   of fork. dlclose takes the library out of memory when the threads that called it have ended; before, it may stay.
  *
  * CALLBACKS
  *   They run in the thread of the call that they belong to. They may call everything that never waits; what needs an object that

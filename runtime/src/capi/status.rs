@@ -175,6 +175,7 @@ fn of_engine(error: &EngineError) -> Status {
     match error {
         EngineError::Store(error) => of_store(error),
         EngineError::Gguf(error) => of_gguf(error),
+        EngineError::Text(TextError::UnknownId { .. }) => Status::Argument,
         EngineError::Config(_) | EngineError::Text(_) => Status::Model,
         EngineError::Disk(error) => of_disk(error),
         EngineError::Gpu(error) => of_gpu(error),

@@ -1,0 +1,3 @@
+//! The C interface.
+#[test]
+fn placeholder() {}
