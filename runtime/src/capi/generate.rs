@@ -20,6 +20,8 @@ struct Callbacks<'a> {
     options: &'a GenerateOptions,
     cancel: &'a AtomicBool,
     detokenizer: Detokenizer,
+    /// What the last token completed.
+    text: String,
     is_over: bool,
 }
 
@@ -48,8 +50,11 @@ impl GenerateObserver for Callbacks<'_> {
     }
 
     fn token(&mut self, id: TokenId) {
-        let text = self.detokenizer.push(id);
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        self.detokenizer.push_to(id, &mut text);
         self.give(id, &text);
+        self.text = text;
     }
 
     fn should_stop(&mut self) -> bool {
@@ -112,6 +117,7 @@ pub(super) extern "C" fn flint_rt_session_generate(
             options: &options,
             cancel: &session.cancel,
             detokenizer: Detokenizer::new(&session.model.tokenizer),
+            text: String::new(),
             is_over: false,
         };
         let sampler = given.as_mut().map(|given| &mut given.sampler).or(own.as_mut());

@@ -15,7 +15,15 @@ use super::status::{Fault, Status};
 ///
 /// # Safety
 /// `repr(C)`, no padding that matters, a `usize` first, and only integers, floats, [`In`] and such, and callbacks behind it.
-pub(super) unsafe trait Versioned: Copy + Default {}
+pub(super) unsafe trait Versioned: Copy + Default {
+    /// Where each member ends, ascending.
+    fn ends() -> impl Iterator<Item = usize>;
+
+    /// The bytes of the whole members that `size` bytes of it hold: never half a pointer.
+    fn whole(size: usize) -> usize {
+        Self::ends().take_while(|&end| end <= size).last().unwrap_or(0)
+    }
+}
 
 /// A pointer to one value that is read, or null.
 #[derive(Debug)]
@@ -90,7 +98,7 @@ impl<T: Versioned> In<T> {
                 "{what}: struct_size is {size}: call its _init function first"
             )));
         }
-        let known = size.min(size_of::<T>());
+        let known = T::whole(size);
         // SAFETY:
         // - The caller says that its struct has `size` bytes, and `known` is at most that and at most what `value` has.
         // - Every bit pattern of `T`'s members is a value of theirs, by `Versioned`; the two do not overlap.
@@ -246,7 +254,7 @@ impl<T: Versioned> Out<T> {
     }
 
     fn write_sized(&self, value: &T, size: usize) {
-        let known = size.min(size_of::<T>());
+        let known = T::whole(size);
         let bytes = self.0.cast::<u8>();
         // SAFETY: the caller's struct has `size` bytes, not less than `known`, and is none of ours.
         unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), bytes, known) };

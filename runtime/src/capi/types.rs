@@ -45,7 +45,11 @@ macro_rules! versioned {
             }
 
             // SAFETY: `repr(C)`, its size first, and behind it members of the kinds that `Versioned` lists.
-            unsafe impl Versioned for $name {}
+            unsafe impl Versioned for $name {
+                fn ends() -> impl Iterator<Item = usize> {
+                    Self::MEMBERS.iter().map(|&(_, offset_bytes, len_bytes)| offset_bytes + len_bytes)
+                }
+            }
 
             impl $name {
                 /// Name, offset and size of each member, for the test of the header.

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::DiskError;
@@ -62,6 +62,7 @@ pub(super) struct PoolQueue {
     shared: Arc<Shared>,
     depth: usize,
     in_flight: usize,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl PoolQueue {
@@ -85,19 +86,22 @@ impl PoolQueue {
             has_work: Condvar::new(),
             has_news: Condvar::new(),
         });
-        let queue = Self { shared, depth, in_flight: 0 };
+        let mut queue = Self { shared, depth, in_flight: 0, handles: Vec::new() };
         for index in 0..depth.min(POOL_THREADS_MAX) {
             let shared = Arc::clone(&queue.shared);
             queue.shared.lock().threads += 1;
             let started = thread::Builder::new().name(format!("read-{index}")).spawn(move || work(&shared));
-            if let Err(source) = started {
-                let mut state = queue.shared.lock();
-                state.threads -= 1;
-                if state.threads == 0 {
-                    drop(state);
-                    return Err(DiskError::PoolThreads { source });
+            match started {
+                Ok(handle) => queue.handles.push(handle),
+                Err(source) => {
+                    let mut state = queue.shared.lock();
+                    state.threads -= 1;
+                    if state.threads == 0 {
+                        drop(state);
+                        return Err(DiskError::PoolThreads { source });
+                    }
+                    break;
                 }
-                break;
             }
         }
         Ok(queue)
@@ -228,6 +232,12 @@ impl Drop for PoolQueue {
         while state.threads > 0 {
             let Some(left) = READ_STALL_MAX.checked_sub(begin.elapsed()) else { break };
             state = wait_for_news(&self.shared, state, left);
+        }
+        let have_ended = state.threads == 0;
+        drop(state);
+        // To their very end, so that whoever unloads the library next takes no code away from under them.
+        for handle in self.handles.drain(..).filter(|handle| have_ended || handle.is_finished()) {
+            let _ = handle.join();
         }
     }
 }

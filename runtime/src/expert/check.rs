@@ -6,6 +6,7 @@
 //!   wrong. Nothing is copied. Parts of a tensor are fed in order, from its first byte to its last.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -83,24 +84,59 @@ pub fn checking_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
 }
 
+/// Threads of our own, ended when this is dropped: rayon lets them end by themselves, and then they may still run while the
+/// library is taken out of memory.
+struct Threads {
+    /// Nothing only while it is dropped.
+    pool: Option<rayon::ThreadPool>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// `count` threads; `None` for one, and where the system gives none.
+    fn start(count: usize) -> Option<Self> {
+        if count < 2 {
+            return None;
+        }
+        let mut handles = Vec::with_capacity(count);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(count)
+            .spawn_handler(|thread| {
+                let name = format!("check {}", thread.index());
+                handles.push(std::thread::Builder::new().name(name).spawn(|| thread.run())?);
+                Ok(())
+            })
+            .build();
+        Some(Self { pool: Some(pool.ok()?), handles })
+    }
+
+    fn pool(&self) -> &rayon::ThreadPool {
+        self.pool.as_ref().expect("invariant: there until it is dropped")
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.pool = None;
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}
+
 /// Checks for one source; without a source all is right.
 #[derive(Default)]
 pub(super) struct Checker {
     source: Option<Arc<Source>>,
     /// None where one thread is all that can be had.
-    threads: Option<rayon::ThreadPool>,
+    threads: Option<Threads>,
     tensor: Option<TensorSum>,
     stats: CheckStats,
 }
 
 impl Checker {
     pub(super) fn new(source: Arc<Source>) -> Self {
-        let count = checking_threads();
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|index| format!("check {index}"))
-            .build();
-        Self { source: Some(source), threads: threads.ok().filter(|_| count > 1), ..Self::default() }
+        Self { source: Some(source), threads: Threads::start(checking_threads()), ..Self::default() }
     }
 
     pub(super) fn stats(&self) -> CheckStats {
@@ -122,7 +158,7 @@ impl Checker {
         let bytes: u64 = matrices.iter().map(|matrix| matrix.len() as u64).sum();
         let sums = match &self.threads {
             Some(threads) if bytes >= PARALLEL_BYTES_MIN => {
-                threads.install(|| matrices.par_iter().map(|matrix| piece_checksum(matrix)).collect())
+                threads.pool().install(|| matrices.par_iter().map(|matrix| piece_checksum(matrix)).collect())
             }
             _ => matrices.iter().map(|matrix| piece_checksum(matrix)).collect(),
         };
