@@ -35,6 +35,10 @@
  *   everything of a store. flint_rt_pool_wait lets other threads use the pool while it waits. Do not use the library in a child
  *   of fork. dlclose takes the library out of memory when the threads that called it have ended; before, it may stay.
  *
+ * MEMORY
+ *   What is made is told by the functions; nothing has to be freed but handles. A token that is fed or generated takes of the heap
+ *   one short list, and a few more where experts must be read; requests to a pool take one each.
+ *
  * CALLBACKS
  *   They run in the thread of the call that they belong to. They may call everything that never waits; what needs an object that
  *   the call is using is FLINT_RT_ERR_REENTRANT. They must not throw, longjmp or end the thread.
