@@ -13,6 +13,7 @@ mod program;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -442,7 +443,8 @@ fn streamed() -> String {
             }
             let config = flint_rt::model::hparams::FlintConfig::from_gguf(source.gguf()).unwrap();
             let row_bytes = config.embed_dim as usize / 32 * 20;
-            let words: Vec<u32> = bytemuck::pod_collect_to_vec(&record[..row_bytes]);
+            let (words, _) = record[..row_bytes].as_chunks();
+            let words: Vec<u32> = words.iter().map(|&word| u32::from_le_bytes(word)).collect();
             let sum: f64 = blocks::dequantise(&words).into_iter().map(f64::from).sum();
             let all = hash(14_695_981_039_346_656_037, &record);
             let _ = writeln!(lines, "{} {expert} {sum:.3} {all:016x}", layer.0);
@@ -471,7 +473,7 @@ fn experts_stream_into_memory_of_the_caller() {
     }
     // A store has the same experts, and their reads are checked.
     let store = installed.folder.path().join("store");
-    flint_rt::store::ingest(&model(), &store, &mut |_| {}).unwrap();
+    flint_rt::store::ingest(&model(), &store, &mut |_| ControlFlow::Continue(())).unwrap();
     let ran = succeeds(installed.run(&example).arg(&store));
     assert_eq!(text(&ran.stdout).lines().map(shorten).collect::<String>(), streamed());
 }

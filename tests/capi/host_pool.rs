@@ -1,6 +1,7 @@
 //! The streaming layer over host memory, from Rust: the bytes of the file, whatever is asked for when; damage is told.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ fn record(source: &Source, key: ExpertKey) -> Vec<u8> {
 fn store() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
-    flint_rt::store::ingest(&model(), &store, &mut |_| {}).unwrap();
+    flint_rt::store::ingest(&model(), &store, &mut |_| ControlFlow::Continue(())).unwrap();
     (folder, store)
 }
 

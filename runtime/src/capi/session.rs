@@ -69,12 +69,11 @@ impl Session {
         self.state.is_held_here()
     }
 
-    /// A call that computes begins: what was cancelled before does not matter to it.
+    /// A call that computes begins: what was cancelled before it had the session does not matter to it.
     pub(super) fn begin(&self) -> Result<(Held<'_, State>, Held<'_, Engine>), Fault> {
-        if !self.is_held_here() {
-            self.cancel.store(false, Ordering::Relaxed);
-        }
-        Ok((self.state.enter()?, self.model.engine.enter()?))
+        let state = self.state.enter()?;
+        self.cancel.store(false, Ordering::Relaxed);
+        Ok((state, self.model.engine.enter()?))
     }
 }
 

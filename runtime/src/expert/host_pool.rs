@@ -166,7 +166,6 @@ struct Place {
     left: usize,
     /// Requests that hold it.
     holders: u32,
-    is_guess: bool,
     is_second_read: bool,
     failure: Option<ExpertError>,
 }
@@ -202,24 +201,14 @@ fn space(source: &Source) -> ExpertSpace {
     ExpertSpace { layer_first: first, layer_count: last - first + 1, expert_count: source.expert_count() }
 }
 
-/// Bytes of the longest piece of a record.
-fn piece_bytes_max(source: &Source) -> u32 {
-    let layout = source.record();
-    let record = match source.kind() {
-        SourceKind::Store => layout.record_bytes(),
-        SourceKind::Gguf => layout.gate_bytes.max(layout.up_bytes).max(layout.down_bytes),
-    };
-    u32::try_from(record).expect("invariant: a record is below 1 GiB")
-}
-
 /// How many buffers a record takes, and the bytes of each.
 fn buffers_a_record(source: &Source, files: &[Arc<SourceFile>]) -> (usize, usize) {
     let first = source.expert_keys().next().expect("invariant: a source has experts");
-    let count = source.expert_pieces(first).len();
-    let longest = source.expert_pieces(first).iter().map(|piece| piece.span.len_bytes).max();
-    let longest =
-        longest.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_else(|| piece_bytes_max(source));
-    (count, disk::buffer_bytes_for(files, longest))
+    // Every record is cut as the first.
+    let pieces = source.expert_pieces(first);
+    let longest = pieces.iter().map(|piece| piece.span.len_bytes).max().unwrap_or(0);
+    let longest = u32::try_from(longest).expect("invariant: a record is below 1 GiB");
+    (pieces.len(), disk::buffer_bytes_for(files, longest))
 }
 
 fn open_files(source: &Source) -> Result<Vec<Arc<SourceFile>>, DiskError> {
@@ -309,11 +298,13 @@ impl HostPool {
         for key in keys.clone() {
             self.check(key)?;
         }
-        // Layers come in their order within a step, so one that is not behind the last begins a step.
-        if layer <= self.last_layer {
-            self.table.begin_step();
+        // Layers are needed in their order within a step, so one in front of the last begins a step.
+        if urgency == Urgency::Needed {
+            if layer < self.last_layer {
+                self.table.begin_step();
+            }
+            self.last_layer = layer;
         }
-        self.last_layer = layer;
         self.table.begin_wave();
         let mut slots = Vec::with_capacity(experts.len());
         for key in keys {
@@ -365,9 +356,7 @@ impl HostPool {
                 slot
             }
         };
-        let place = &mut self.places[slot.0 as usize];
-        place.is_guess &= urgency == Urgency::Guess;
-        place.holders += 1;
+        self.places[slot.0 as usize].holders += 1;
         Some(slot)
     }
 
@@ -379,7 +368,6 @@ impl HostPool {
         place.pieces = Some(pieces);
         place.key = Some(key);
         place.next_piece = 0;
-        place.is_guess = urgency == Urgency::Guess;
         place.is_second_read = false;
         match urgency {
             Urgency::Needed => self.needed.push_back(slot),
@@ -602,7 +590,6 @@ impl Place {
             next_piece: 0,
             left: 0,
             holders: 0,
-            is_guess: false,
             is_second_read: false,
             failure: None,
         };
