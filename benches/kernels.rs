@@ -22,7 +22,7 @@ use flint_rt::base::ids::LayerIndex;
 use flint_rt::gpu::{Commands, GpuError};
 use flint_rt::kernels::{
     Argmax, Attention, Combine, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope,
-    Route, Router, attention::RopeBuffers, router::RouteBuffers,
+    Route, Router, Rows, attention::RopeBuffers, router::RouteBuffers,
 };
 use paired::{Bench, Limit, Work};
 
@@ -302,7 +302,7 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
             let x = &model.buffers.wide_in;
             ExpertGateUp::new(&model.one(), x, &picks.tiles[copy], &hidden, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record_one(recorder, used),
+        |kernel, recorder| kernel.record(recorder, Rows::Few(1), 0, used),
     )?;
     kernels.repeated(
         "expert_down, 6 experts",
@@ -312,7 +312,7 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
             let rows = &model.buffers.expert_rows;
             ExpertDown::new(&model.one(), &hidden, &picks.tiles[copy], rows, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record_one(recorder, used),
+        |kernel, recorder| kernel.record(recorder, Rows::Few(1), 0, used),
     )?;
     kernels.repeated(
         "combine, 6 experts",
@@ -353,7 +353,7 @@ fn prompt(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
             let x = &model.buffers.wide_in;
             ExpertGateUp::new(&model.many(), x, &picks.tiles[copy], &hidden, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record_many(recorder, 0, tiles),
+        |kernel, recorder| kernel.record(recorder, Rows::Many(tokens), 0, tiles),
     )?;
     kernels.repeated(
         &format!("prompt of {tokens}: expert_down, {experts} experts"),
@@ -363,6 +363,6 @@ fn prompt(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
             let rows = &model.buffers.expert_rows;
             ExpertDown::new(&model.many(), &hidden, &picks.tiles[copy], rows, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record_many(recorder, 0, tiles),
+        |kernel, recorder| kernel.record(recorder, Rows::Many(tokens), 0, tiles),
     )
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use flint_rt::base::ids::TokenId;
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
 use flint_rt::sample::SamplerOptions;
@@ -20,7 +21,7 @@ use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
 use flint_rt::text::chat::{Role, Thinking};
 use flint_serve::stub::{Form, Script, Stub, nano_tokenizer};
-use flint_serve::{Backend, Defaults, FormChoice, Origins, Reasoning, ServeOptions};
+use flint_serve::{Backend, Defaults, Feed, FormChoice, Origins, PrefixOptions, Reasoning, ServeOptions};
 use http_client::{Connection, request};
 use paired::{Bench, Limit, Work, repeat};
 use serde_json::json;
@@ -148,6 +149,7 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         body_bytes_max: 1 << 20,
         ping: Duration::from_secs(10),
         stop_time: Duration::ZERO,
+        prefix: PrefixOptions::default(),
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: String::new(),
@@ -225,12 +227,16 @@ impl Loop {
         let engine = &mut self.engine;
         let mut session = engine.open_session().expect("the stand-in opens");
         let mut text = Detokenizer::new(&engine.facts().tokenizer);
-        let fed = engine.feed_prompt(&mut session, &[1, 2, 3], Want::Greedy, &mut NoObserver);
-        let mut token = fed.expect("the stand-in works").expect("it was wanted");
+        let mut feed = |tokens: &[TokenId]| {
+            let mut feeds = [Feed { session: &mut session, tokens, want: Want::Greedy }];
+            let mut outputs = engine.step(&mut feeds, &mut NoObserver).expect("the stand-in works");
+            let output = outputs.pop().expect("one was fed").expect("the stand-in works");
+            output.greedy.expect("it was wanted")
+        };
+        let mut token = feed(&[1, 2, 3]);
         for _ in 1..self.tokens {
             black_box(text.push(token));
-            let fed = engine.feed_token(&mut session, token, Want::Greedy);
-            token = fed.expect("the stand-in works").expect("it was wanted");
+            token = feed(&[token]);
         }
         black_box(text.push(token));
     }

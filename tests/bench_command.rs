@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use flint_rt::engine::simulate::{self, CacheKind, GuessSource, Prefetch, Rule, Setup};
+use flint_rt::engine::simulate::{self, CacheKind, Prefetch, Rule, Setup};
 use flint_rt::expert::{Policy, RouteTrace};
 use program::{Ran, program};
 use serde_json::Value;
@@ -127,7 +127,7 @@ fn hits_and_misses(trace: &RouteTrace, slots: u32) -> (u64, u64) {
 }
 
 fn hits_and_misses_by(trace: &RouteTrace, slots: u32, policy: Policy) -> (u64, u64) {
-    let prefetch = Prefetch { source: GuessSource::None, fan_out: 0, takes_slot: false };
+    let prefetch = Prefetch::default();
     let setup = Setup { cache: CacheKind::Pool(policy), slots, rule: Rule::Waves, prefetch, cost: None };
     let outcome = simulate::run(trace, &setup);
     (outcome.hits, outcome.misses)
@@ -604,4 +604,7 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(ran.stdout, "", "{args:?}");
         assert!(ran.stderr.contains(what), "{args:?}: wanted {what:?} in {}", ran.stderr);
     }
+    // Before a model is looked for.
+    let ran = home.bench(&["-m", "no-such-model", "--text", &missing]).gives(1);
+    assert!(ran.stderr.contains("missing.json"), "{}", ran.stderr);
 }

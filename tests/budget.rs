@@ -287,3 +287,30 @@ fn a_look_costs() {
     println!("{per_look:?} a look, {} control groups", Group::all().len());
     assert!(per_look < LOOK_EVERY / 100, "a look takes {per_look:?}, more than 1 % of the time between two");
 }
+
+/// Goals of the full-size model: what is neither weights nor slots takes at most 400 MB of the device in decode at 8,192 tokens, and
+/// what is no asked tier at most 300 MB of the host. What a chunk of a prompt takes beyond that is set by its length.
+#[test]
+fn beside_weights_and_slots_little_is_taken() {
+    let slots = 1000;
+    let input = BudgetInput {
+        context_len: 8192,
+        pool_slots: Some(slots),
+        host_memory: HostMemory::Bytes(0),
+        // Two records a read that may be under way.
+        staging_bytes: 64 * SLOT_BYTES,
+        ..input()
+    };
+    let beside = |prefill_chunk| {
+        let plan =
+            MemoryPlan::new(&flint(), &BudgetInput { prefill_chunk, ..input.clone() }).expect("it fits");
+        let [kv, scratch] = [plan.kv_bytes, plan.scratch_bytes].map(|bytes| bytes / 1_000_000);
+        println!("chunks of {prefill_chunk}: {kv} MB of KV cache, {scratch} MB of activations");
+        (plan.kv_bytes + plan.scratch_bytes, plan)
+    };
+    let (decode_bytes, plan) = beside(1);
+    assert!(decode_bytes <= 400_000_000, "{decode_bytes} B of the device beside weights and slots");
+    assert!(beside(512).0 <= 450_000_000, "a chunk of 512 takes too much");
+    assert_eq!(plan.pool_bytes, u64::from(slots) * 1_966_080);
+    assert!(plan.staging_bytes + plan.host.bytes() <= 300_000_000, "{} B of the host", plan.staging_bytes);
+}

@@ -264,6 +264,7 @@ fn structs_lie_in_memory_as_the_header_says() {
         ("message", size_of::<types::Message>()),
         ("logit_bias", size_of::<types::LogitBias>()),
         ("expert", size_of::<types::Expert>()),
+        ("feed", size_of::<types::Feed>()),
     ];
     for (name, size) in fixed.into_iter().chain(structs().into_iter().map(|(name, size, _)| (name, size))) {
         let _ = writeln!(source, "printf(\"%zu\\n\", sizeof(flint_rt_{name}));");
@@ -485,7 +486,7 @@ fn every_promise_of_the_header_holds() {
     }
     let installed = Installed::new();
     let behaviour = installed.compile("cc", "-std=gnu11", "tests/capi/behaviour.c");
-    let ran = succeeds(installed.run(&behaviour).arg(model()).arg(device()));
+    let ran = succeeds(installed.run(&behaviour).arg(model()).arg(device()).arg(installed.folder.path()));
     assert_eq!(text(&ran.stdout), "holds\n");
 }
 

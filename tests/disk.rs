@@ -579,6 +579,7 @@ fn a_thousand_simulated_disks_give_the_files_bytes() {
             failed_permille: 60,
             refused_permille: 20,
             latency_ticks_max: 1 + u32::try_from(seed % 50).unwrap(),
+            flipped_permille: 0,
         };
         let depth = 1 + u32::try_from(seed % 16).unwrap();
         let mut queue = SimulatedQueue::new(seed, vec![file], faults, depth);

@@ -329,4 +329,9 @@ fn what_makes_no_sense_is_refused_by_name() {
     ] {
         home.run(&[&[file.as_str()], wrong].concat()).gives(2);
     }
+    if program(&[]).arg("devices").output().unwrap().status.success() {
+        home.run(&[MODEL, "--device", "no such device"]).refuses(4, "no such device");
+    } else {
+        eprintln!("SKIPPED a device that is none: there is no Vulkan here");
+    }
 }

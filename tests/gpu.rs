@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use flint_rt::base::region::{HostBuffer, HostRegion};
 use flint_rt::gpu::{
-    Buffer, CacheState, Commands, DeviceChoice, DeviceKind, Gpu, GpuError, GpuOptions, Placement,
+    Buffer, CacheState, Commands, CopyQueue, DeviceChoice, DeviceKind, Gpu, GpuError, GpuOptions, Placement,
     list_devices,
 };
 
@@ -217,6 +217,49 @@ fn recordings_are_submitted_again_and_follow_each_other() {
     gpu.wait(gpu.submit(&[]).unwrap()).unwrap();
     drop((target, target2, add, show, add2, show2));
     close(gpu);
+}
+
+/// Copies on a timeline of their own: kernels submitted later see them, and copies wait for the kernels that they are told of.
+#[test]
+fn copies_beside_kernels_keep_their_order() {
+    for copy_queue in [CopyQueue::Shared, CopyQueue::Auto, CopyQueue::Split] {
+        let Some(gpu) = open_with(GpuOptions { copy_queue, ..GpuOptions::default() }) else { return };
+        match copy_queue {
+            CopyQueue::Shared => assert!(!gpu.has_copy_queue()),
+            CopyQueue::Split => assert!(gpu.has_copy_queue()),
+            CopyQueue::Auto => println!("seen: a queue of copies: {}", gpu.has_copy_queue()),
+        }
+        const LEN: u64 = 1 << 20;
+        let slot = gpu.buffer("slot", LEN, Placement::Device).unwrap();
+        let reports: Vec<Buffer> =
+            (0..8).map(|_| gpu.buffer("report", LEN, Placement::Readback).unwrap()).collect();
+        let mut kept = Vec::new();
+        let mut after = None;
+        for (round, report) in (0..).zip(&reports) {
+            // Overwritten while the round before may still be read from.
+            let mut recorder = gpu.copy_recorder().unwrap();
+            recorder.fill(&slot, 0, LEN, round);
+            let fill = recorder.finish().unwrap();
+            let copied = gpu.submit_copies(&fill, after).unwrap();
+            let mut recorder = gpu.recorder().unwrap();
+            recorder.copy(&slot, 0, report, 0, LEN);
+            let read = recorder.finish().unwrap();
+            let ticket = gpu.submit(&[&read]).unwrap();
+            assert_eq!(gpu.last_ticket(), Some(ticket));
+            after = Some(ticket);
+            kept.push((copied, fill, read));
+        }
+        gpu.wait(after.unwrap()).unwrap();
+        for (round, report) in (0..).zip(&reports) {
+            assert_eq!(words(report, (LEN / 4) as usize), vec![round; (LEN / 4) as usize], "{copy_queue:?}");
+        }
+        for (copied, ..) in &kept {
+            assert!(gpu.is_done(*copied).unwrap(), "kernels that came behind it have run");
+        }
+        drop(kept);
+        drop((slot, reports));
+        close(gpu);
+    }
 }
 
 #[test]

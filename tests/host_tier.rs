@@ -199,6 +199,24 @@ fn what_is_kept_outlives_guesses_and_copies() {
 }
 
 #[test]
+fn what_was_kept_longest_does_not_hide_the_others() {
+    let mut tier = full(4, 3, 1);
+    for expert in 0..3 {
+        let slot = tier.claim(key(expert), Claim::Keep).expect("there is room");
+        tier.give_back(slot);
+    }
+    let order: Vec<_> = (0..4)
+        .map(|_| {
+            let oldest = tier.oldest_kept();
+            tier.renew_oldest_kept();
+            oldest
+        })
+        .collect();
+    assert_eq!(order, [0, 1, 2, 0].map(|expert| Some(key(expert))));
+    tier.assert_consistent();
+}
+
+#[test]
 fn a_guess_that_is_wanted_is_a_guess_no_more() {
     let mut tier = HostTier::new(4, 0, 1);
     let first = tier.claim(key(1), Claim::Guess).expect("a slot");

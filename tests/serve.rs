@@ -12,90 +12,14 @@
 mod http_client;
 #[path = "support/program.rs"]
 mod program;
+#[path = "support/server.rs"]
+mod server;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use http_client::{Client, Connection};
-use program::{Ran, program};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// Compiled kernels, for all tests of this file.
-static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
-
-fn command(home: &TempDir, args: &[&str]) -> Command {
-    let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
-    command
-        .args(args)
-        .env("HOME", home.path())
-        .env("XDG_DATA_HOME", home.path().join("data"))
-        .env("XDG_CACHE_HOME", CACHE.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-fn run(args: &[&str]) -> Ran {
-    Ran::new(command(&tempfile::tempdir().unwrap(), args).output().unwrap())
-}
-
-/// The program, serving.
-struct Server {
-    child: Child,
-    client: Client,
-    stderr: BufReader<std::process::ChildStderr>,
-    /// What it said until it was ready.
-    said: String,
-    _home: TempDir,
-}
-
-impl Server {
-    /// Waits until it is ready; none where there is no device.
-    #[expect(clippy::zombie_processes, reason = "it is waited for when the server is dropped")]
-    fn start(test: &str, args: &[&str]) -> Option<Self> {
-        if run(&["devices"]).code != Some(0) {
-            eprintln!("SKIPPED {test}, no Vulkan device");
-            return None;
-        }
-        let home = tempfile::tempdir().unwrap();
-        let mut child = command(&home, &[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let (mut said, mut address) = (String::new(), None);
-        loop {
-            let mut line = String::new();
-            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended: {said}");
-            if let Some(found) = line.trim().strip_prefix("flint-rt: listening on http://") {
-                address = Some(found.parse().unwrap());
-            }
-            said.push_str(&line);
-            if line.starts_with("flint-rt: ready") {
-                let client = Client(address.unwrap());
-                return Some(Self { child, client, stderr, said, _home: home });
-            }
-        }
-    }
-
-    /// Asks it to end, and gives its exit code and all that it said.
-    fn end(mut self, signal: &str) -> (Option<i32>, String) {
-        // A shell has it built in; not every machine has the program.
-        let kill = format!("kill {signal} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        let mut said = std::mem::take(&mut self.said);
-        self.stderr.read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use server::{Server, run};
 
 const TASK: &str = "Write a Python function that adds two numbers.";
 
@@ -183,10 +107,10 @@ fn what_is_told_of_the_model_and_its_tokens() {
     let props = client.get("/props").gives(200);
     assert_eq!(
         (&props["total_slots"], &props["default_generation_settings"]["n_ctx"]),
-        (&2.into(), &512.into())
+        (&4.into(), &512.into())
     );
     assert!(props["chat_template"].as_str().unwrap().contains("<|assistant|>"), "{props}");
-    assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 2);
+    assert_eq!(client.get("/slots").gives(200).as_array().unwrap().len(), 4);
     let text = "def f(x):\n    return x # é 🦀 <|user|>";
     let tokens = client.post("/tokenize", &json!({ "content": text })).gives(200)["tokens"].clone();
     assert_eq!(client.post("/detokenize", &json!({ "tokens": tokens })).gives(200)["content"], text);
@@ -401,6 +325,75 @@ fn neighbours_change_nothing_and_who_leaves_is_given_up() {
     let (code, said) = server.end("-INT");
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("validation:"), "{said}");
+}
+
+/// Bytes of experts that were read since the server began.
+fn read_bytes(client: Client) -> u64 {
+    let text = client.get("/metrics").body;
+    let line = text.lines().find(|line| line.starts_with("flint_rt_expert_read_bytes_total ")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn four_chats_at_once_say_what_each_says_alone_and_share_what_is_read() {
+    let name = "four_chats_at_once_say_what_each_says_alone_and_share_what_is_read";
+    let flags =
+        ["--parallel", "4", "--pool-slots", "8", "--host-memory", "0", "--prefetch", "off", "-c", "512"];
+    let Some(server) = Server::start(name, &flags) else { return };
+    let client = server.client;
+    let ask = |task: &str, more: Value| {
+        let messages = json!([{ "role": "user", "content": task }]);
+        let mut body = chat(json!({ "messages": messages, "max_tokens": 40, "cache_prompt": false }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/v1/chat/completions", &body).gives(200)
+    };
+    let drawn = json!({ "temperature": 1, "seed": 7 });
+    let asked = [
+        ("Reverse a list.", json!({})),
+        (TASK, drawn.clone()),
+        ("What does a decorator do, and when is it called?", json!({ "logprobs": true })),
+        ("Sort these words by their length, longest first.", drawn),
+    ];
+    let before = read_bytes(client);
+    let alone: Vec<Value> = asked.iter().map(|(task, more)| ask(task, more.clone())).collect();
+    let bytes_alone = read_bytes(client) - before;
+    let before = read_bytes(client);
+    let together: Vec<Value> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            asked.iter().map(|(task, more)| scope.spawn(|| ask(task, more.clone()))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let bytes_together = read_bytes(client) - before;
+    for (alone, together) in alone.iter().zip(&together) {
+        assert_eq!(content(alone), content(together));
+        assert_eq!(alone["usage"]["completion_tokens"], together["usage"]["completion_tokens"]);
+        assert_eq!(alone["choices"][0]["logprobs"], together["choices"][0]["logprobs"]);
+    }
+    assert!(
+        bytes_together * 5 < bytes_alone * 4,
+        "{bytes_alone} bytes one after the other, {bytes_together} together"
+    );
+    let (code, said) = server.end("-INT");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn memory_is_planned_for_every_conversation() {
+    let kv_bytes = |command: &str, parallel: &str| {
+        let flags = [command, "--json", "--parallel", parallel, "-c", "512"];
+        let ran = run(&flags);
+        (ran.code == Some(0)).then(|| {
+            let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+            plan["memory"]["kv_bytes"].as_u64().unwrap()
+        })
+    };
+    for command in ["info", "plan"] {
+        let Some(one) = kv_bytes(command, "1") else {
+            eprintln!("SKIPPED memory_is_planned_for_every_conversation, no Vulkan device");
+            return;
+        };
+        assert_eq!(kv_bytes(command, "4"), Some(4 * one), "{command}");
+    }
 }
 
 #[test]

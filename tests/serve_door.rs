@@ -11,16 +11,16 @@
 mod http_client;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flint_rt::sample::SamplerOptions;
 use flint_rt::text::chat::Thinking;
 use flint_serve::stub::{Script, Stub};
-use flint_serve::{Defaults, FormChoice, Origins, Reasoning, ServeError, ServeOptions};
+use flint_serve::{Defaults, FormChoice, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions};
 use http_client::{Client, Connection, request};
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ fn options() -> ServeOptions {
         body_bytes_max: 1 << 20,
         ping: Duration::from_millis(100),
         stop_time: Duration::from_secs(5),
+        prefix: PrefixOptions::default(),
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: "stub.gguf".to_owned(),
@@ -353,6 +354,104 @@ fn a_failed_step_is_an_event_after_the_headers_and_a_status_before() {
     assert_eq!(got.events().last().unwrap()["error"]["type"], "api_error");
     let got = server.client.post("/v1/responses", &json!({ "input": "hi", "stream": true }));
     assert_eq!(got.events().last().unwrap()["type"], "response.failed");
+}
+
+/// The content of a chat's stream.
+fn streamed(events: &[Value]) -> String {
+    events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
+}
+
+#[test]
+fn replies_get_a_token_with_every_piece_of_a_long_prompt() {
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let script = Script { chunk_len: 512, steps: Some(steps.clone()), ..endless() };
+    let server = Server::start(script, |options| options.slots = 3).ready();
+    let client = server.client;
+    let stream = chat(json!({ "stream": true, "max_tokens": 4000 }));
+    let mut streams: Vec<Connection> =
+        (0..2).map(|_| client.begin("/v1/chat/completions", &stream)).collect();
+    for stream in &mut streams {
+        stream.head().unwrap();
+        while !stream.chunk().unwrap().contains("content\":\"d") {}
+    }
+    let first = steps.lock().unwrap().len();
+    let text = "word ".repeat(1500);
+    let long = chat(json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 2 }));
+    let tokens = client.post("/v1/chat/completions", &long).gives(200)["usage"]["prompt_tokens"].clone();
+    let steps = steps.lock().unwrap()[first..].to_vec();
+    let pieces: Vec<usize> = steps
+        .iter()
+        .filter(|rows| rows.iter().any(|&rows| rows > 1))
+        .map(|rows| {
+            assert_eq!(rows[..2], [1, 1], "both replies get a token");
+            rows[2]
+        })
+        .collect();
+    assert_eq!(json!(pieces.iter().sum::<usize>()), tokens, "{pieces:?}");
+    assert!(pieces[0] <= 64 && pieces.len() >= 4 && pieces.iter().all(|&rows| rows <= 510), "{pieces:?}");
+}
+
+#[test]
+fn one_that_leaves_a_step_harms_no_other() {
+    let reply = "def add(a, b):\n    return a + b".to_owned();
+    let script = Script { reply: reply.clone(), token_time: Duration::from_millis(5), ..Script::default() };
+    let server = Server::start(script, |options| options.slots = 3).ready();
+    let client = server.client;
+    let leaving: Vec<Connection> = (0..2)
+        .map(|_| {
+            let mut stream = client.begin("/v1/chat/completions", &chat(json!({ "stream": true })));
+            stream.head().unwrap();
+            stream.chunk().unwrap();
+            stream
+        })
+        .collect();
+    let staying =
+        std::thread::spawn(move || client.post("/v1/chat/completions", &chat(json!({ "stream": true }))));
+    client.wait_for_busy(3, SECONDS);
+    drop(leaving);
+    assert_eq!(streamed(&staying.join().unwrap().events()), reply);
+}
+
+#[test]
+fn a_step_that_fails_for_several_is_tried_for_each() {
+    let reply = "def add(a, b):\n    return a + b".to_owned();
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let script = Script {
+        reply: reply.clone(),
+        tears_after: Some(0),
+        token_time: Duration::from_millis(2),
+        steps: Some(steps.clone()),
+        ..Script::default()
+    };
+    let server = Server::start(script, |options| options.slots = 2).ready();
+    let client = server.client;
+    let threads: Vec<_> = (0..4)
+        .map(|_| std::thread::spawn(move || client.post("/v1/chat/completions", &chat(json!({}))).gives(200)))
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap()["choices"][0]["message"]["content"], reply.as_str());
+    }
+    assert!(steps.lock().unwrap().iter().any(|rows| rows.len() == 2), "there was a step of both");
+}
+
+#[test]
+fn a_lost_device_is_told_to_everybody() {
+    let script = Script { dies_after: Some(40), ..endless() };
+    let server = Server::start(script, |options| options.slots = 3).ready();
+    let client = server.client;
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let body = chat(json!({ "stream": true, "max_tokens": 4000 }));
+            std::thread::spawn(move || client.post("/v1/chat/completions", &body))
+        })
+        .collect();
+    for thread in threads {
+        let got = thread.join().unwrap();
+        let events = got.events();
+        let message = events.last().unwrap()["error"]["message"].as_str().unwrap();
+        assert!(message.contains("GPU was lost"), "{message}");
+    }
+    client.post("/v1/chat/completions", &chat(json!({}))).gives(503);
 }
 
 #[test]

@@ -173,15 +173,19 @@ fn host_memory_has_what_the_plan_says_and_saves_reads() {
     })
     .expect("a device");
     assert_eq!(all.plan().host.slots, 96 - 4, "{:?}", all.plan());
+    let reads = |engine: &Engine| {
+        let stats = engine.inflow_stats();
+        stats.demand_reads + stats.guesses_issued
+    };
     run(&mut none);
-    let read = none.inflow_stats().demand_reads;
+    let read = reads(&none);
     // Memory comes as it is made, so what is read before that is read once more.
     for _ in 0..3 {
         run(&mut all);
     }
-    let before = all.inflow_stats().demand_reads;
+    let before = reads(&all);
     run(&mut all);
-    let kept = all.inflow_stats().demand_reads - before;
+    let kept = reads(&all) - before;
     assert!(kept == 0 && read > 96, "{kept} reads with all in host memory, {read} without");
     // What cannot be had is refused before anything is taken.
     let error = refused(|options| {
@@ -220,6 +224,41 @@ fn host_memory_comes_and_goes_while_tokens_are_made() {
     }
     assert!(engine.host_tier().kept > 60, "{:?}", engine.host_tier());
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+}
+
+/// Slots, and host memory behind them, that are filled with what was used most before: fewer reads and the same bits.
+#[test]
+fn an_engine_that_begins_warm_reads_less_and_says_the_same() {
+    let small = |options: &mut EngineOptions| options.pool_slots = Some(24);
+    let Some(mut cold) = open_nano(small) else { return skip_without_device() };
+    let wanted = run(&mut cold);
+    let most_used = cold.most_used();
+    assert!(most_used.len() > 24, "{} experts were used", most_used.len());
+    for host_memory in [HostMemory::Bytes(0), HostMemory::Auto] {
+        let mut warm = open_nano(|options| {
+            small(options);
+            options.host_memory = host_memory;
+        })
+        .expect("a device was there before");
+        let mut heard = 0;
+        let filled = warm
+            .warm(&most_used, &mut |done, total| {
+                assert!(done > heard && done <= total, "{done} of {total} after {heard}");
+                heard = done;
+                std::ops::ControlFlow::Continue(())
+            })
+            .expect("read");
+        let slots = if host_memory == HostMemory::Auto { most_used.len() } else { 24 };
+        assert_eq!((filled as usize, heard), (slots, filled));
+        let stats = warm.stream_stats();
+        assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 0, 0), "nobody has used anything");
+        let before = warm.stream_stats().read_bytes;
+        assert!(run(&mut warm) == wanted, "other bits in an engine that began warm");
+        let (read, cold_read) = (warm.stream_stats().read_bytes - before, cold.stream_stats().read_bytes);
+        assert!(read < cold_read, "{read} B read after a warm start, {cold_read} B after a cold one");
+    }
+    // Experts that there are not are left out.
+    assert_eq!(cold.warm(&[(0, 0), (9999, 0), (2, 9999)], &mut |_, _| unreachable!()).expect("nothing"), 0);
 }
 
 /// Why the bundled model does not open so.

@@ -96,3 +96,43 @@ fn the_split_adds_up_to_the_time_of_the_steps() {
     let split = engine.time_split().since(before);
     assert_eq!((split.disk_ns, split.copy_ns), (0, 0), "{split:?}");
 }
+
+#[test]
+fn the_parts_of_a_token_add_up_to_its_wall_time() {
+    let Some(mut engine) = open_nano(|options| options.pool_slots = Some(SLOTS)) else {
+        return skip_without_device();
+    };
+    run(&mut engine);
+    let mut session = engine.session().expect("a session");
+    let mut token = engine.feed_prompt(&mut session, &[1, 2, 3], Want::Greedy, &mut NoObserver).expect("fed");
+    let before = engine.telemetry();
+    let begin = std::time::Instant::now();
+    const TOKENS: u64 = 32;
+    for _ in 0..TOKENS {
+        let next = token.step.greedy.expect("wanted");
+        token.step = engine.feed_token(&mut session, next, Want::Greedy).expect("a step");
+    }
+    let wall_ns = u64::try_from(begin.elapsed().as_nanos()).expect("a short test");
+    let work = engine.telemetry().since(&before);
+    let parts_ns = work.split.total_ns();
+    assert!(
+        parts_ns.abs_diff(wall_ns) * 100 <= wall_ns,
+        "{:?} add up to {parts_ns} ns of {wall_ns}",
+        work.split
+    );
+    // And the other counters agree with one another.
+    assert_eq!(work.decode.tokens, TOKENS);
+    assert!(work.decode.stops > 0 && work.decode.submissions > work.decode.stops, "{:?}", work.decode);
+    assert!(work.decode.segments >= work.decode.submissions, "{:?}", work.decode);
+    let uses = work.stream.hits + work.stream.misses;
+    assert_eq!(uses, TOKENS * u64::from(engine.plan().experts_a_token), "{:?}", work.stream);
+    let inflow = work.inflow;
+    assert_eq!(
+        work.stream.misses,
+        inflow.demand_reads + inflow.guesses_used + inflow.guesses_used_late + inflow.host_hits,
+        "every miss came from somewhere: {inflow:?}"
+    );
+    let accuracy = work.guess_accuracy().expect("layers stop, and the next is guessed at");
+    assert!(accuracy > 0.3 && accuracy <= 1.0, "{accuracy}");
+    assert!(work.hit_rate_with_late().expect("uses") <= 1.0);
+}

@@ -531,7 +531,7 @@ impl ReadQueue for Flipping {
 }
 
 fn open_gpu() -> Option<Gpu> {
-    let options = GpuOptions { device: None, validation: false, cache_dir: None, storage_range_max: None };
+    let options = GpuOptions::default();
     match Gpu::open(&options) {
         Ok(gpu) => Some(gpu),
         Err(GpuError::LoaderMissing { .. } | GpuError::NoDevice { .. }) => None,

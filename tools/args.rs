@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
+use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::disk::ReadPath;
 use flint_rt::engine::HostMemory;
-use flint_rt::expert::HostPath;
+use flint_rt::expert::{HostPath, PrefetchMode};
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
@@ -93,6 +94,17 @@ pub(crate) struct EngineArgs {
     pub(crate) prefill_chunk: Option<u32>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+    /// Read the experts that were used most before anything is asked: those of the last run with --warm of this model, or
+    /// of recorded routes.
+    #[arg(
+        long,
+        env = "FLINT_RT_WARM",
+        value_name = "ROUTES.json",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) warm: Option<PathBuf>,
     /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the
     /// hub's file by name and length, else with what it was before; once, until the file changes.
     #[arg(long, env = "FLINT_RT_CHECK_SOURCE", value_parser = clap::builder::FalseyValueParser::new())]
@@ -122,10 +134,10 @@ pub(crate) struct RunArgs {
     /// [default: what --model names].
     #[arg(long, env = "FLINT_RT_SOURCE", value_enum)]
     pub(crate) source: Option<SourceChoice>,
-    /// Read experts ahead that the next layer is likely to pick, when the drive has nothing better to do: on or off
-    /// [default: on].
-    #[arg(long, env = "FLINT_RT_PREFETCH", value_enum)]
-    pub(crate) prefetch: Option<Switch>,
+    /// Read experts ahead that the next layer is likely to pick, when the drive has nothing better to do: on, off, or
+    /// auto, as long as what is read so is used [default: auto].
+    #[arg(long, env = "FLINT_RT_PREFETCH", value_name = "WHEN")]
+    pub(crate) prefetch: Option<PrefetchMode>,
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
@@ -162,19 +174,6 @@ impl MemoryArgs {
 /// A number of bytes, `None` for auto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AutoOrBytes(pub(crate) Option<u64>);
-
-/// On or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    On,
-    Off,
-}
-
-impl From<Switch> for bool {
-    fn from(switch: Switch) -> Self {
-        switch == Switch::On
-    }
-}
 
 /// Where experts are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -373,7 +372,17 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) conversations: ConversationArgs,
+    #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// How many conversations memory is planned for.
+#[derive(Debug, Clone, Copy, ArgsOf)]
+pub(crate) struct ConversationArgs {
+    /// Conversations that memory is planned for, as many as serve is to hold.
+    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
+    pub(crate) parallel: u32,
 }
 
 #[derive(Debug, ArgsOf)]
@@ -394,6 +403,8 @@ pub(crate) struct PlanArgs {
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) conversations: ConversationArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

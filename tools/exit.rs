@@ -7,7 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use flint_rt::disk::DiskError;
-use flint_rt::engine::EngineError;
+use flint_rt::engine::{EngineError, SnapshotError};
 use flint_rt::expert::ExpertError;
 use flint_rt::gguf::GgufError;
 use flint_rt::gpu::GpuError;
@@ -229,6 +229,7 @@ fn of_engine(error: &EngineError) -> Exit {
         EngineError::Model(ModelError::Disk(error)) => of_disk(error),
         EngineError::Model(ModelError::UnknownToken { .. } | ModelError::ContextFull { .. }) => Exit::Usage,
         EngineError::Sampling(_) | EngineError::OutOfRange { .. } | EngineError::EmptyPrompt => Exit::Usage,
+        EngineError::Snapshot(SnapshotError::Io { source, .. }) => Exit::of_io(source),
         EngineError::MemoryTooSmall { .. }
         | EngineError::HostMemoryTooSmall { .. }
         | EngineError::GpuMemoryTooLarge { .. } => Exit::Memory,

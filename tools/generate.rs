@@ -14,6 +14,7 @@ use crate::open;
 use crate::reply::{Decoder, ReplyPrinter};
 use crate::stats::Stats;
 use crate::terminal::note;
+use crate::warm;
 
 /// Runs the command.
 pub(crate) fn run(args: &GenerateArgs) -> Outcome {
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let mut printer = ReplyPrinter::new(decoder);
     let mut options =
         GenerateOptions { sampler: &mut sampler, tokens_max: args.predict, ignores_stops: false };
-    let before = engine.stream_stats();
+    let before = engine.telemetry();
     let replying = interrupt::Reply::begin();
     let made = engine.generate(&mut session, &ids, &mut options, &mut printer);
     drop(replying);
@@ -60,6 +61,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     }
     if args.stats {
         note(&Stats::new(&engine, &before, &reply).to_string());
+    }
+    if args.engine.warm.is_some() {
+        warm::remember(&engine);
     }
     open::check_engine(&engine)
 }

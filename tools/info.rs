@@ -12,7 +12,7 @@ use flint_rt::base::mounts::Mount;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::SourceFile;
 use flint_rt::engine::open::read_tokenizer;
-use flint_rt::engine::{Engine, EngineError, MemoryPlan, PathsChosen, Survey};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, MemoryPlan, PathsChosen, Survey};
 use flint_rt::gguf::Gguf;
 use flint_rt::gpu::list_devices;
 use flint_rt::model::hparams::{FlintConfig, LayerKind};
@@ -56,8 +56,10 @@ pub(crate) fn run(args: &InfoArgs) -> Outcome {
     let found = find(args)?;
     let model = read(&found).map_err(|failure| failure.about(found.shown()))?;
     let listed = list_devices(false);
+    let sessions = Some(args.conversations.parallel);
     let surveyed = match &listed {
-        Ok(_) => Engine::survey(&open::options(&args.engine, &found, None)).map_err(Failure::from),
+        Ok(_) => Engine::survey(&EngineOptions { sessions, ..open::options(&args.engine, &found, None) })
+            .map_err(Failure::from),
         Err(_) => Err(Failure::usage("no device")),
     };
     let mut stdout = io::stdout().lock();
@@ -294,6 +296,7 @@ pub(crate) fn plan_json(plan: &MemoryPlan) -> Value {
         "budget_bytes": plan.budget_bytes,
         "resident_bytes": plan.resident_bytes,
         "kv_bytes": plan.kv_bytes,
+        "sessions": plan.sessions,
         "scratch_bytes": plan.scratch_bytes,
         "pool_slots": plan.pool_slots,
         "pool_bytes": plan.pool_bytes,

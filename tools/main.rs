@@ -42,6 +42,7 @@ mod synth;
 mod terminal;
 mod tokenize;
 mod verify;
+mod warm;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DiskError;
 use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, LoadProgress, Session};
-use flint_rt::expert::ExpertError;
+use flint_rt::expert::{ExpertError, PrefetchMode};
 use flint_rt::gpu::Gpu;
 
 use crate::args::EngineArgs;
@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::folders;
 use crate::model::Found;
 use crate::terminal::{Bar, note};
-use crate::verify;
+use crate::{verify, warm};
 
 /// The engine's options: what the flags say, with `context_len` where they say nothing about it.
 pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>) -> EngineOptions {
@@ -28,7 +28,11 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
         memory_bytes: args.run.memory.of_both(),
         read_path: args.run.read_path,
         host_path: args.run.host_path,
-        prefetch: args.run.prefetch.map(bool::from),
+        prefetch: args.run.prefetch.and_then(|mode| match mode {
+            PrefetchMode::Auto => None,
+            PrefetchMode::On => Some(true),
+            PrefetchMode::Off => Some(false),
+        }),
         skip_checks: args.run.unchecked,
         ..EngineOptions::default()
     }
@@ -64,7 +68,7 @@ pub(crate) fn engine_watched(
         bar.set(progress.done_bytes, progress.total_bytes);
     });
     bar.clear();
-    let engine = opened.map_err(|error| {
+    let mut engine = opened.map_err(|error| {
         let is_of_read_path = matches!(
             error,
             EngineError::Expert(ExpertError::Disk(DiskError::PathImpossible { .. }))
@@ -81,6 +85,9 @@ pub(crate) fn engine_watched(
     note(&format!("device: {}", device_line(&engine)));
     for warning in &engine.plan().warnings {
         note(&format!("warning: {warning}"));
+    }
+    if let Some(routes) = &args.warm {
+        warm::fill(&mut engine, routes)?;
     }
     Ok(engine)
 }

@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args as ArgsOf, ValueEnum};
+use flint_rt::base::host_memory::HostRoom;
 use flint_rt::base::limits::SESSIONS_MAX;
+use flint_rt::base::units::display_bytes;
 use flint_rt::engine::{Engine, EngineError, EngineOptions};
 use flint_rt::sample::SamplerOptions;
-use flint_serve::{Defaults, FormChoice, Loading, Origins, Reasoning, ServeError, ServeOptions};
+use flint_serve::{
+    Defaults, FormChoice, Loading, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions,
+    sensible_bytes,
+};
 
-use crate::args::{EngineArgs, Think, bytes, sampling};
+use crate::args::{AutoOrBytes, EngineArgs, Think, auto_or_bytes, bytes, sampling};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model;
@@ -42,8 +47,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_CORS_ORIGINS", value_name = "ORIGIN", value_delimiter = ',')]
     cors_origins: Vec<String>,
     /// Conversations that are held at a time, each with a cache of its own on the device; requests beyond those wait.
-    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
+    #[arg(long, env = "FLINT_RT_PARALLEL", default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SESSIONS_MAX)))]
     parallel: u32,
+    /// Give every conversation the same bits whatever runs beside it, however its prompt is cut and whatever of it was held.
+    #[arg(long, env = "FLINT_RT_DETERMINISTIC")]
+    deterministic: bool,
     /// Requests that may wait; more are refused (429).
     #[arg(long, env = "FLINT_RT_QUEUE", default_value_t = 64, value_name = "N")]
     queue: usize,
@@ -80,9 +88,56 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
     log: Log,
     #[command(flatten)]
+    prefix: PrefixArgs,
+    #[command(flatten)]
     sampling: ServeSamplingArgs,
     #[command(flatten, next_help_heading = "Model and machine")]
     engine: EngineArgs,
+}
+
+/// What is kept of conversations that no slot holds.
+#[derive(Debug, ArgsOf)]
+#[command(next_help_heading = "Conversations that are kept")]
+struct PrefixArgs {
+    /// Host memory for conversations whose slot another one took: bytes or as 2GiB, 0 for none, or auto: an eighth of what is
+    /// available, or a sixteenth of --memory where that is less, and at most 4 GiB. It counts toward --memory [default: auto].
+    #[arg(long, env = "FLINT_RT_PROMPT_CACHE_MEMORY", value_name = "BYTES|auto|0", value_parser = auto_or_bytes)]
+    prompt_cache_memory: Option<AutoOrBytes>,
+    /// Folder to which they are written, too, so that they outlive the server. Its files hold what was said, readable by you alone.
+    #[arg(long, env = "FLINT_RT_PROMPT_CACHE_DIR", value_name = "DIR")]
+    prompt_cache_dir: Option<PathBuf>,
+    /// What the files in that folder may take; the longest unused are removed.
+    #[arg(long, env = "FLINT_RT_PROMPT_CACHE_SIZE", value_name = "BYTES", default_value = "16GiB", value_parser = bytes)]
+    prompt_cache_size: u64,
+    /// Folder for POST /slots/{id}?action=save and restore; without one both are refused.
+    #[arg(long, env = "FLINT_RT_SLOT_SAVE_PATH", value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
+}
+
+impl PrefixArgs {
+    fn options(&self, limit_bytes: Option<u64>) -> Outcome<PrefixOptions> {
+        let given = self.prompt_cache_memory.and_then(|AutoOrBytes(bytes)| bytes);
+        let memory_bytes = given.unwrap_or_else(|| {
+            let available = HostRoom::look().free().map(|(bytes, _)| bytes);
+            sensible_bytes(available, limit_bytes)
+        });
+        if memory_bytes == 0 && self.prompt_cache_dir.is_some() {
+            return Err(Failure::usage(
+                "--prompt-cache-dir needs host memory to pass through: give --prompt-cache-memory more than 0".to_owned(),
+            ));
+        }
+        if let Some(folder) = self.slot_save_path.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(Failure::usage(format!(
+                "--slot-save-path {}: there is no such folder",
+                folder.display()
+            )));
+        }
+        Ok(PrefixOptions {
+            memory_bytes,
+            disk: self.prompt_cache_dir.clone().map(|folder| (folder, self.prompt_cache_size)),
+            slot_files: self.slot_save_path.clone(),
+        })
+    }
 }
 
 /// How tokens are chosen where a request does not say.
@@ -138,13 +193,22 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
     let options = ServeOptions { alias, file_name, ..options };
     log(args.log);
+    if options.prefix.memory_bytes > 0 {
+        note(&format!("prompt cache: up to {} of host memory", display_bytes(options.prefix.memory_bytes)));
+    }
     interrupt::serve();
-    let (engine, parallel) = (args.engine, args.parallel);
+    let aside_bytes = options.prefix.memory_bytes;
+    let (engine, parallel, is_deterministic) = (args.engine, args.parallel, args.deterministic);
     let model = Arc::new(model);
     let opened = model.clone();
     let open = move |loading: &Loading| -> Outcome<Engine> {
         let model = opened;
-        let options = EngineOptions { sessions: Some(parallel), ..open::options(&engine, &model, None) };
+        let options = EngineOptions {
+            sessions: Some(parallel),
+            is_deterministic,
+            aside_bytes,
+            ..open::options(&engine, &model, None)
+        };
         open::engine_watched(&engine, &model, &options, &mut |progress| {
             loading.set(progress.done_bytes, progress.total_bytes);
         })
@@ -185,6 +249,7 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         body_bytes_max: usize::try_from(args.body_limit).unwrap_or(usize::MAX),
         ping: Duration::from_secs(args.ping),
         stop_time: Duration::from_secs(args.stop_timeout),
+        prefix: args.prefix.options(args.engine.run.memory.of_both())?,
         alias: args.alias.clone().unwrap_or_default(),
         is_strict: args.strict_model,
         file_name: String::new(),

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use flint_rt::base::units::{display_bytes, display_rate};
-use flint_rt::engine::{Engine, Finish, Generated};
-use flint_rt::expert::StreamStats;
+use flint_rt::engine::{Engine, Finish, Generated, Telemetry, TimeSplit};
 
 /// Numbers of one reply, or of several.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,12 +19,13 @@ pub(crate) struct Stats {
     misses: u64,
     read_bytes: u64,
     load_seconds: f64,
+    split: TimeSplit,
 }
 
 impl Stats {
     /// Of one reply; `before` are the stream's counters before it.
-    pub(crate) fn new(engine: &Engine, before: &StreamStats, reply: &Generated) -> Self {
-        let after = engine.stream_stats();
+    pub(crate) fn new(engine: &Engine, before: &Telemetry, reply: &Generated) -> Self {
+        let work = engine.telemetry().since(before);
         let tokens = reply.ids.len() as u64;
         let steps = if matches!(reply.finish, Finish::Stop(_)) { tokens } else { tokens.saturating_sub(1) };
         Self {
@@ -35,10 +35,11 @@ impl Stats {
             reply_tokens: tokens,
             reply_steps: steps,
             reply_seconds: reply.times.reply.as_secs_f64(),
-            hits: after.hits - before.hits,
-            misses: after.misses - before.misses,
-            read_bytes: after.read_bytes - before.read_bytes,
-            load_seconds: (after.load_ns - before.load_ns) as f64 / 1e9,
+            hits: work.stream.hits,
+            misses: work.stream.misses,
+            read_bytes: work.stream.read_bytes,
+            load_seconds: work.stream.load_ns as f64 / 1e9,
+            split: work.split,
         }
     }
 
@@ -54,6 +55,7 @@ impl Stats {
         self.misses += other.misses;
         self.read_bytes += other.read_bytes;
         self.load_seconds += other.load_seconds;
+        self.split = self.split.plus(other.split);
     }
 }
 
@@ -88,12 +90,22 @@ impl fmt::Display for Stats {
             format!("{:.1} %", 100.0 * self.hits as f64 / uses as f64)
         };
         let a_token = self.read_bytes / (self.prompt_tokens + self.reply_steps).max(1);
-        write!(
+        writeln!(
             f,
             "experts  {share} of {uses} uses were in memory; {} read a token, {} in all, at {} from disk",
             display_bytes(a_token),
             display_bytes(self.read_bytes),
             display_rate(self.read_bytes, self.load_seconds)
+        )?;
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let TimeSplit { disk_ns, copy_ns, gpu_ns, host_ns } = self.split;
+        write!(
+            f,
+            "time     {:.2} s for the drive, {:.2} s for copies, {:.2} s for the device, {:.2} s of the host",
+            seconds(disk_ns),
+            seconds(copy_ns),
+            seconds(gpu_ns),
+            seconds(host_ns)
         )
     }
 }

@@ -359,6 +359,34 @@ FLINT_RT_API flint_rt_status flint_rt_session_truncate(flint_rt_session *session
  * nothing. For any thread, any callback; not for a signal handler. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_session_cancel(flint_rt_session *session);
 
+/* A session that holds the same tokens and logits, by a copy of its cache. Since 0.1. */
+FLINT_RT_API flint_rt_status flint_rt_session_clone(flint_rt_session *session, flint_rt_session **clone);
+
+/* Writes what the session holds to a file, for flint_rt_session_restore of this model, in whatever context fits it. What was at
+ * `path` is replaced, and stays where writing fails. Errors: FLINT_RT_ERR_STATE for an empty session, FLINT_RT_ERR_CANCELLED.
+ * Since 0.1. */
+FLINT_RT_API flint_rt_status flint_rt_session_save(flint_rt_session *session, const char *path);
+
+/* Makes the session hold what was saved; it then has no logits: feed the next token. A file that cannot be used leaves the session
+ * its tokens; a device that fails leaves it empty. Errors: FLINT_RT_ERR_ARGUMENT for a file of another model,
+ * FLINT_RT_ERR_DAMAGED, FLINT_RT_ERR_CONTEXT when it does not fit. Since 0.1. */
+FLINT_RT_API flint_rt_status flint_rt_session_restore(flint_rt_session *session, const char *path);
+
+/* Never grows. */
+typedef struct flint_rt_feed {
+    flint_rt_session *session;
+    const uint32_t *tokens; /* what is added to it, at least one */
+    size_t token_count;
+    flint_rt_status status; /* written: how it went for this session */
+    uint32_t reserved;
+} flint_rt_feed;
+
+/* Feeds several sessions of one model in one step, in which each expert is loaded once for all of them; each has its logits
+ * afterwards. At most 32 sessions, and together as many tokens as a prefill chunk. Where the call is FLINT_RT_OK each
+ * feed's status counts: a session that is full, for one, does not keep others from going on. Where it is not, no
+ * session was fed. Since 0.1. */
+FLINT_RT_API flint_rt_status flint_rt_step(flint_rt_feed *feeds, size_t feed_count);
+
 /* A token of the reply, and the text that it completes: whole characters, maybe none. Last, with FLINT_RT_NO_TOKEN, U+FFFD for a
  * character that the reply began and did not end. Return 0 to go on, anything else to end the reply. */
 typedef int32_t (*flint_rt_token_fn)(void *user_data, uint32_t token, const char *text, size_t text_bytes);

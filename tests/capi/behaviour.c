@@ -1,4 +1,4 @@
-/* What the header promises, call by call: behaviour MODEL [DEVICE] */
+/* What the header promises, call by call: behaviour MODEL DEVICE FOLDER, which is written to */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -302,6 +302,69 @@ static void replies(void) {
     WORKS(NULL, flint_rt_sampler_free(greedy));
 }
 
+static void copies(const char *folder) {
+    flint_rt_session *session, *clone, *restored;
+    flint_rt_sampler *greedy;
+    const float *logits, *same;
+    size_t count, vocabulary;
+    uint32_t tokens[64], one, two, more[2] = {9, 10};
+    char path[512];
+    snprintf(path, sizeof path, "%s/session", folder);
+    WORKS(model, flint_rt_sampler_create(model, NULL, &greedy));
+    WORKS(model, flint_rt_session_create(model, &session));
+    WORKS(session, flint_rt_session_clone(session, &clone));
+    WORKS(NULL, flint_rt_session_free(clone));
+    GIVES(FLINT_RT_ERR_STATE, session, flint_rt_session_save(session, path));
+    GIVES(FLINT_RT_ERR_IO, session, flint_rt_session_restore(session, "/nowhere/session"));
+    GIVES(FLINT_RT_ERR_ARGUMENT, session, flint_rt_session_restore(session, model_path));
+    WORKS(session, flint_rt_session_feed(session, prompt, prompt_count));
+    WORKS(session, flint_rt_session_clone(session, &clone));
+    WORKS(session, flint_rt_session_save(session, path));
+    WORKS(session, flint_rt_session_logits(session, &logits, &vocabulary));
+    WORKS(clone, flint_rt_session_logits(clone, &same, &count));
+    HOLDS(count == vocabulary && logits != same && memcmp(logits, same, count * sizeof *same) == 0);
+    WORKS(model, flint_rt_session_create(model, &restored));
+    WORKS(restored, flint_rt_session_restore(restored, path));
+    WORKS(restored, flint_rt_session_tokens(restored, tokens, 64, &count));
+    HOLDS(count == prompt_count && memcmp(tokens, prompt, count * sizeof *tokens) == 0);
+    GIVES(FLINT_RT_ERR_STATE, restored, flint_rt_session_logits(restored, &same, &count));
+
+    /* All three go on in one step, and alike. */
+    WORKS(session, flint_rt_session_sample(session, greedy, &one));
+    flint_rt_feed feeds[] = {{session, &one, 1, 1, 0}, {restored, &one, 1, 1, 0}, {clone, &one, 1, 1, 0}};
+    WORKS(NULL, flint_rt_step(feeds, 3));
+    for (int at = 0; at < 3; at++) {
+        HOLDS(feeds[at].status == FLINT_RT_OK);
+        WORKS(feeds[at].session, flint_rt_session_sample(feeds[at].session, greedy, at ? &two : &one));
+        HOLDS(at == 0 || one == two);
+    }
+    feeds[1].tokens = more;
+    feeds[1].token_count = 2;
+    WORKS(NULL, flint_rt_step(feeds, 2));
+    WORKS(restored, flint_rt_session_tokens(restored, tokens, 64, &count));
+    HOLDS(count == prompt_count + 3 && tokens[count - 1] == 10);
+    GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 0));
+    GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 33));
+    feeds[1].token_count = 0;
+    GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 2));
+    feeds[1] = feeds[0];
+    GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 2));
+    WORKS(NULL, flint_rt_session_free(clone));
+    GIVES(FLINT_RT_ERR_HANDLE, NULL, flint_rt_step(feeds + 2, 1));
+    /* One that is full does not keep the other from going on. */
+    while (flint_rt_session_feed(restored, more, 2) == FLINT_RT_OK) {
+    }
+    uint32_t room = 9;
+    WORKS(restored, flint_rt_session_room(restored, &room));
+    HOLDS(room < 2);
+    feeds[1] = (flint_rt_feed){restored, more, room + 1, 1, 0};
+    WORKS(NULL, flint_rt_step(feeds, 2));
+    HOLDS(feeds[0].status == FLINT_RT_OK && feeds[1].status == FLINT_RT_ERR_CONTEXT);
+    WORKS(NULL, flint_rt_session_free(session));
+    WORKS(NULL, flint_rt_session_free(restored));
+    WORKS(NULL, flint_rt_sampler_free(greedy));
+}
+
 static void samplers(void) {
     flint_rt_sampler_options options;
     flint_rt_sampler *one, *two;
@@ -471,9 +534,9 @@ static void pools(void) {
 }
 
 int main(int argc, char **argv) {
-    HOLDS(argc > 1);
+    HOLDS(argc > 3);
     model_path = argv[1];
-    device = argc > 2 ? argv[2] : NULL;
+    device = argv[2];
     versions();
     pools();
     opening();
@@ -486,6 +549,7 @@ int main(int argc, char **argv) {
     structs_of_other_versions();
     texts();
     replies();
+    copies(argv[3]);
     samplers();
     cancelling();
     closing();

@@ -98,7 +98,7 @@ static flint_rt_status call(Thread *it) {
     }
     uint32_t *some = below(r, 16) ? tokens : NULL;
     uint64_t request = below(r, 4) ? __atomic_load_n(&requests[below(r, HANDLES)], __ATOMIC_RELAXED) : below(r, 3);
-    switch (below(r, 40)) {
+    switch (below(r, 43)) {
     case 0: {
         flint_rt_model_options options = {0};
         flint_rt_model_options_init(&options, below(r, 8) ? sizeof options : below(r, 64));
@@ -226,6 +226,20 @@ static flint_rt_status call(Thread *it) {
     case 38:
         return below(r, 2) ? flint_rt_pool_residency(any(it, POOL), below(r, 8), tokens, given, states, 4, &count)
                            : flint_rt_pool_eventfd(any(it, POOL), &number);
+    case 39: {
+        if (!device || __atomic_sub_fetch(&tokens_left, 2, __ATOMIC_RELAXED) < 0) {
+            return FLINT_RT_OK;
+        }
+        flint_rt_feed feeds[3] = {{any(it, SESSION), some, given, 0, 0}, {any(it, SESSION), tokens, 1, 0, 0}};
+        return flint_rt_step(below(r, 8) ? feeds : NULL, below(r, 4));
+    }
+    case 40:
+        status = flint_rt_session_clone(any(it, SESSION), (flint_rt_session **)&made);
+        keep(it, SESSION, made);
+        return status;
+    case 41:
+        return below(r, 2) ? flint_rt_session_save(any(it, SESSION), "/nowhere/session")
+                           : flint_rt_session_restore(any(it, SESSION), model_path);
     default: {
         status = flint_rt_last_error(any(it, (int)below(r, KINDS)), text, below(r, sizeof text), &count);
         return status;

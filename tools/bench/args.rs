@@ -134,6 +134,7 @@ impl MachineArgs {
             ctx_size: self.ctx_size,
             prefill_chunk,
             run: self.run.clone(),
+            warm: None,
             check_source: false,
         }
     }

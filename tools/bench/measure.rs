@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use flint_rt::disk::ReadCounters;
-use flint_rt::engine::{Engine, EngineError, Session, TimeSplit};
+use flint_rt::engine::{Engine, EngineError, Session, Telemetry, TimeSplit};
 use flint_rt::expert::{InflowStats, StreamStats};
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{LayerRoutes, ModelError, Want};
@@ -37,6 +37,8 @@ pub(super) struct Sample {
     pub(super) guesses_wasted: u64,
     pub(super) host_hits: u64,
     pub(super) split: TimeSplit,
+    /// Everything, of which the fields above are what rows are made of.
+    pub(super) telemetry: Telemetry,
 }
 
 impl Sample {
@@ -107,6 +109,7 @@ struct Counters {
     inflow: InflowStats,
     split: TimeSplit,
     reads: ReadCounters,
+    telemetry: Telemetry,
 }
 
 impl Counters {
@@ -116,6 +119,7 @@ impl Counters {
             inflow: engine.inflow_stats(),
             split: engine.time_split(),
             reads: engine.read_counters(),
+            telemetry: engine.telemetry(),
         }
     }
 
@@ -137,6 +141,7 @@ impl Counters {
             guesses_wasted: now.inflow.guesses_wasted - self.inflow.guesses_wasted,
             host_hits: now.inflow.host_hits - self.inflow.host_hits,
             split: now.split.since(self.split),
+            telemetry: now.telemetry.since(&self.telemetry),
         }
     }
 }

@@ -51,6 +51,7 @@ use values::PoolSize;
 
 use crate::args::EngineArgs;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::input::text_of_file;
 use crate::interrupt;
 use crate::model;
 use crate::open;
@@ -138,6 +139,8 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     }
     args.pictures.check()?;
     args.record_routes.as_deref().map_or(Ok(()), routes::check)?;
+    // Read again with each model's tokenizer; what is wrong with it is said before a model is opened.
+    args.text.as_deref().map(text_of_file).transpose()?;
     let mut outputs = Outputs {
         out: Printer::new(args.output, io::stdout()),
         err: args.output_err.map(|format| Printer::new(format, io::stderr())),

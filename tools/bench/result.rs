@@ -135,6 +135,33 @@ pub(crate) struct Row {
     pub(crate) prefetch_issued: u64,
     pub(crate) prefetch_used: u64,
     pub(crate) prefetch_wasted: u64,
+    /// Guesses that were still being read when they were wanted.
+    #[serde(default)]
+    pub(crate) prefetch_late: u64,
+    /// Share of a layer's picks that were among the guesses made one layer earlier.
+    #[serde(default)]
+    pub(crate) prefetch_accuracy: Option<f64>,
+    /// Misses that host memory had, guesses left out; and experts copied there as they left their slot.
+    #[serde(default)]
+    pub(crate) host_hits: u64,
+    #[serde(default)]
+    pub(crate) host_kept: u64,
+
+    /// Bringing experts, waits for reads included.
+    #[serde(default)]
+    pub(crate) load_ns_a_token: f64,
+    /// Sums of what was read, on all threads together; and of that what the engine's thread summed or waited for.
+    #[serde(default)]
+    pub(crate) check_ns_a_token: f64,
+    #[serde(default)]
+    pub(crate) check_waited_ns_a_token: f64,
+    /// Of single tokens: submissions that the host waited for, segments (about one a layer) in them, and stops for an expert.
+    #[serde(default)]
+    pub(crate) submissions_a_token: f64,
+    #[serde(default)]
+    pub(crate) segments_a_token: f64,
+    #[serde(default)]
+    pub(crate) stops_a_token: f64,
 
     /// Tokens a second if nothing but the bytes read took time, at the drive's rate.
     pub(crate) disk_bound_ts: Option<f64>,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use flint_rt::engine::simulate::{self, CacheKind, GuessSource, Prefetch, Rule, Setup};
+use flint_rt::engine::simulate::{self, CacheKind, Prefetch, Rule, Setup};
 use flint_rt::expert::Policy;
 use flint_rt::expert::routes::{RouteError, RouteTrace};
 use flint_rt::model::forced::ForcedPicks;
@@ -69,7 +69,7 @@ fn compared(recorded: &RouteTrace, expanded: &RouteTrace) -> String {
 fn hit_rate(trace: &RouteTrace, percent: u32) -> f64 {
     let total = trace.layer_count * trace.expert_count;
     let slots = (total * percent / 100).max(trace.experts_used);
-    let prefetch = Prefetch { source: GuessSource::None, fan_out: 0, takes_slot: false };
+    let prefetch = Prefetch::default();
     let cache = CacheKind::Pool(Policy::default());
     let outcome = simulate::run(trace, &Setup { cache, slots, rule: Rule::Waves, prefetch, cost: None });
     outcome.hits as f64 / (outcome.hits + outcome.misses).max(1) as f64

@@ -41,6 +41,16 @@ struct Sums {
     guesses_used: u64,
     guesses_wasted: u64,
     split: TimeSplit,
+    load_ns: u64,
+    check_ns: u64,
+    check_waited_ns: u64,
+    late_hits: u64,
+    guessed_at: u64,
+    guessed_right: u64,
+    kept: u64,
+    submissions: u64,
+    segments: u64,
+    stops: u64,
 }
 
 impl Sums {
@@ -65,6 +75,16 @@ impl Sums {
                 gpu_ns: sum(|sample| sample.split.gpu_ns),
                 host_ns: sum(|sample| sample.split.host_ns),
             },
+            load_ns: sum(|sample| sample.telemetry.stream.load_ns),
+            check_ns: sum(|sample| sample.telemetry.checks.ns),
+            check_waited_ns: sum(|sample| sample.telemetry.checks.waited_ns),
+            late_hits: sum(|sample| sample.telemetry.inflow.guesses_used_late),
+            guessed_at: sum(|sample| sample.telemetry.stream.picks_guessed_at),
+            guessed_right: sum(|sample| sample.telemetry.stream.picks_guessed_right),
+            kept: sum(|sample| sample.telemetry.inflow.kept),
+            submissions: sum(|sample| sample.telemetry.decode.submissions),
+            segments: sum(|sample| sample.telemetry.decode.segments),
+            stops: sum(|sample| sample.telemetry.decode.stops),
         }
     }
 }
@@ -225,6 +245,17 @@ impl Row {
             prefetch_issued: sums.guesses_issued,
             prefetch_used: sums.guesses_used,
             prefetch_wasted: sums.guesses_wasted,
+            prefetch_late: sums.late_hits,
+            prefetch_accuracy: (sums.guessed_at > 0)
+                .then(|| sums.guessed_right as f64 / sums.guessed_at as f64),
+            host_hits: sums.host_hits,
+            host_kept: sums.kept,
+            load_ns_a_token: a_token(sums.load_ns),
+            check_ns_a_token: a_token(sums.check_ns),
+            check_waited_ns_a_token: a_token(sums.check_waited_ns),
+            submissions_a_token: a_token(sums.submissions),
+            segments_a_token: a_token(sums.segments),
+            stops_a_token: a_token(sums.stops),
             disk_bound_ts: bounds.disk,
             memory_bound_ts: bounds.memory,
             memory_bytes_a_token: is_reply.then_some(token.device_bytes),

@@ -22,6 +22,7 @@ use crate::open;
 use crate::reply::{Decoder, ReplyPrinter};
 use crate::stats::Stats;
 use crate::terminal::note;
+use crate::warm;
 use lines::{Entry, Lines};
 
 const HELP: &str = "\
@@ -89,6 +90,9 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
                 Err(failure) => return Err(failure),
             },
         }
+    }
+    if args.engine.warm.is_some() {
+        warm::remember(&chat.engine);
     }
     open::check_engine(&chat.engine)?;
     // A person has seen it; a script asks for the code.
@@ -158,7 +162,7 @@ impl Chat<'_> {
             tokens_max: self.args.predict,
             ignores_stops: false,
         };
-        let before = self.engine.stream_stats();
+        let before = self.engine.telemetry();
         let replying = interrupt::Reply::begin();
         let made = self.engine.generate(&mut self.session, &ids, &mut options, &mut printer);
         drop(replying);

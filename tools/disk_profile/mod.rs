@@ -32,6 +32,7 @@ use flint_rt::disk::profile::{
     Burst, DriveProfile, PROFILE_SCHEMA_VERSION, Pattern, ProfileRow, ReadEngine, Sample, Uploads,
 };
 use flint_rt::engine::EngineError;
+use flint_rt::gpu::GpuError;
 
 pub(crate) use args::DiskProfileArgs;
 pub(crate) use decode::DecodeReads;
@@ -60,6 +61,12 @@ pub(crate) fn run(args: &DiskProfileArgs) -> Outcome {
     let _asked = Reply::begin();
     // Where only blocks are read, no file need hold two records.
     let target = Target::open(&args.paths, args.record.or(args.block), args.make_file)?;
+    if let Some(name) = args.device.as_ref().filter(|_| !args.no_gpu && !args.is_single()) {
+        // A device that was named is wanted; that there is none such is said before the drive is measured.
+        if let Err(error @ GpuError::InvalidChoice { .. }) = Uploader::open(Some(name.clone())) {
+            return Err(EngineError::from(error).into());
+        }
+    }
     let mut session = Session::new(&target)?;
     let row_seconds = args.row_seconds.unwrap_or(match (args.is_single(), args.full) {
         (true, _) => 5.0,

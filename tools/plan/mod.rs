@@ -88,7 +88,8 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         .map_err(|error| Failure::from(EngineError::from(error)).about(header.shown.clone()))?;
     let devices = list_devices(false)?;
     let found = Found::named(header.path.clone().unwrap_or_default());
-    let options = open::options(&args.engine, &found, None);
+    let sessions = Some(args.conversations.parallel);
+    let options = EngineOptions { sessions, ..open::options(&args.engine, &found, None) };
     let gpu = open_gpu(&options)?;
     let (options, plan, is_lowered) = plan_of(options, &header, &config, &gpu)?;
     let drive = drive_of(args, &header, &config)?;

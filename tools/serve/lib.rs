@@ -36,7 +36,9 @@ mod wire;
 pub mod stub;
 
 pub use chat::form::FormChoice;
-pub use engine::backend::{Backend, Counters, Facts};
+pub use engine::backend::{Backend, Counters, Facts, Feed, Outputs};
+pub use engine::prefix_store::PrefixOptions;
+pub use engine::prefix_store::policy::sensible_bytes;
 pub use engine::shared::Loading;
 pub use http::door::Origins;
 pub use run::{ServeError, ServeOptions, run};

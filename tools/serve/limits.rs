@@ -57,3 +57,16 @@ pub(crate) const BODY_WORK_MIB: usize = 64;
 
 /// Instructions that a chat template may run: a conversation of 4,096 messages takes some hundred each.
 pub(crate) const TEMPLATE_FUEL: u64 = 20_000_000;
+
+/// Tokens of the first piece of a prompt that rides beside replies.
+pub(crate) const PIECE_ROWS_FIRST: u32 = 64;
+
+/// Tokens of such a piece at least: 32 tokens of Flint pick half of a layer's experts already, so shorter pieces would read
+/// nearly as much for fewer tokens.
+pub(crate) const PIECE_ROWS_MIN: u32 = 32;
+
+/// The time that a step with a piece may take however quick steps without one are: a reply's tokens come no slower than people read.
+pub(crate) const PIECE_TIME: Duration = Duration::from_millis(250);
+
+/// How many times as long as a step of tokens alone a step with a piece may take, where that is more.
+pub(crate) const PIECE_FACTOR: u32 = 4;

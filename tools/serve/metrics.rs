@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::engine::backend::Counters;
 use crate::engine::job::{End, Numbers};
+use crate::engine::prefix_store::metrics::PrefixMetrics;
 
 /// Seconds to a first token: a short prompt in memory to a long one from a drive.
 const PROMPT_SECONDS: [f64; 14] =
@@ -36,6 +37,8 @@ pub(crate) struct Metrics {
     waiting: Gauge,
     busy_slots: Gauge,
     stream: Stream,
+    /// Of kept conversations.
+    pub(crate) prefix: PrefixMetrics,
 }
 
 /// Counters that the engine keeps itself.
@@ -99,6 +102,7 @@ impl Metrics {
         let waiting = gauge("requests_waiting", "Generations in the queue");
         let busy_slots = gauge("slots_busy", "Slots that work");
         stream.pool_slots.set(0);
+        let prefix = PrefixMetrics::register(&mut registry);
         Self {
             registry,
             responses,
@@ -112,6 +116,7 @@ impl Metrics {
             waiting,
             busy_slots,
             stream,
+            prefix,
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use crate::chat::form::{ChatForm, FormChoice};
 use crate::engine::backend::Backend;
 use crate::engine::constraint::Grammars;
+use crate::engine::prefix_store::PrefixOptions;
 use crate::engine::shared::{Loading, Shared};
 use crate::engine::worker::{Worker, stopping};
 use crate::http::door::{Door, Origins};
@@ -38,6 +39,8 @@ pub struct ServeOptions {
     pub ping: Duration,
     /// How long replies have to end when the server is to stop.
     pub stop_time: Duration,
+    /// What is kept of conversations beyond their slots.
+    pub prefix: PrefixOptions,
     /// What the model is called in answers.
     pub alias: String,
     /// Whether requests must call it so.
@@ -124,6 +127,7 @@ pub fn run<B: Backend, E: Send + 'static>(
         ping: options.ping,
         started_s: now_s(),
         file_name: options.file_name.clone(),
+        slot_files: options.prefix.slot_files.clone(),
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -212,7 +216,8 @@ fn drive<B: Backend, E>(
     let form = ChatForm::new(&facts.tokenizer, facts.chat_template.as_deref(), &options.form);
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
-    let worker = Worker::new(backend, options.slots, shared.clone()).map_err(ServeError::Sessions)?;
+    let worker =
+        Worker::new(backend, options.slots, &options.prefix, shared.clone()).map_err(ServeError::Sessions)?;
     let name = options.alias;
     let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
     let end = facts.stops.entries().first().map(|(id, _)| *id);
@@ -237,6 +242,8 @@ struct Closer<'a>(&'a Shared);
 
 impl Drop for Closer<'_> {
     fn drop(&mut self) {
-        self.0.queue.close(&ApiError::new(Kind::Unavailable, "the engine has ended"));
+        let why = ApiError::new(Kind::Unavailable, "the engine has ended");
+        self.0.queue.close(&why);
+        self.0.slot_requests.refuse(&why);
     }
 }

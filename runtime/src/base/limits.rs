@@ -107,5 +107,8 @@ pub const PREFILL_CHUNK_MAX: u32 = 65_535;
 /// Conversations that an engine holds open: each has some hundred descriptor sets and a cache of its own.
 pub const SESSIONS_MAX: u32 = 64;
 
+/// Sequences of one step at most: each gets a row of logits.
+pub const STEP_SEQUENCES_MAX: u32 = 32;
+
 /// Commands of one submission. A token of a 49-layer model in two halves a layer is about 100.
 pub const COMMANDS_PER_SUBMIT_MAX: usize = 256;

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::guard::{self, LastError};
 use super::handles::{self, Handle};
 use super::lock::{Exclusive, Held};
-use super::memory::{InArray, Out, OutArray};
+use super::memory::{InArray, InOutArray, InText, Out, OutArray};
 use super::model::Model;
 use super::sampler::Sampler;
 use super::status::{Fault, Status};
+use super::types;
 use crate::base::ids::TokenId;
-use crate::engine::{self, Engine};
+use crate::base::limits::STEP_SEQUENCES_MAX;
+use crate::engine::{self, Engine, Feed, Snapshot};
 use crate::model::Want;
+use crate::model::decode::StepOutput;
 use crate::model::prefill::PrefillObserver;
 
 /// A conversation.
@@ -45,8 +48,8 @@ impl State {
         self.logits.clear();
     }
 
-    fn keep_logits(&mut self, engine: &Engine) {
-        engine.read_logits(&mut self.logits);
+    fn keep_logits(&mut self, engine: &Engine, step: &StepOutput) {
+        engine.read_logits_of(step, &mut self.logits);
     }
 }
 
@@ -75,6 +78,14 @@ impl Session {
         self.cancel.store(false, Ordering::Relaxed);
         Ok((state, self.model.engine.enter()?))
     }
+}
+
+/// Makes `target` hold all that `snapshot` has.
+fn restore(engine: &mut Engine, target: &mut engine::Session, snapshot: Snapshot) -> Result<(), Fault> {
+    let to = u32::try_from(snapshot.tokens().len()).expect("invariant: a context is a u32");
+    let mut restoring = engine.begin_restoring(target, Arc::new(snapshot), to)?;
+    while !engine.restore_step(target, &mut restoring)? {}
+    Ok(())
 }
 
 impl Drop for Session {
@@ -125,8 +136,8 @@ pub(super) extern "C" fn flint_rt_session_feed(
         let (mut state, mut engine) = session.begin()?;
         state.forget_logits();
         let held = state.session().tokens().len();
-        if let (&[token], true) = (tokens, held > 0) {
-            engine.feed_token(state.session(), token, Want::Logits)?;
+        let step = if let (&[token], true) = (tokens, held > 0) {
+            engine.feed_token(state.session(), token, Want::Logits)?
         } else {
             let mut ids = std::mem::take(&mut state.ids);
             ids.clear();
@@ -137,9 +148,9 @@ pub(super) extern "C" fn flint_rt_session_feed(
                 _ => engine.feed_prompt(state.session(), &ids, Want::Logits, &mut Watch(&session.cancel)),
             };
             state.ids = ids;
-            fed?;
-        }
-        state.keep_logits(&engine);
+            fed?.step
+        };
+        state.keep_logits(&engine, &step);
         Ok(())
     })
 }
@@ -157,7 +168,7 @@ pub(super) extern "C" fn flint_rt_session_set_prompt(
         let (mut state, mut engine) = session.begin()?;
         state.forget_logits();
         let fed = engine.feed_prompt(state.session(), tokens, Want::Logits, &mut Watch(&session.cancel))?;
-        state.keep_logits(&engine);
+        state.keep_logits(&engine, &fed.step);
         if let Some(reused) = reused {
             reused.set(fed.reused);
         }
@@ -263,4 +274,119 @@ pub(super) extern "C" fn flint_rt_session_cancel(session: Handle) -> Status {
         handles::find::<Session>(session)?.cancel.store(true, Ordering::Relaxed);
         Ok(())
     })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn flint_rt_session_clone(session: Handle, clone: Out<Handle>) -> Status {
+    handles::with::<Session>(session, |session| {
+        let target = clone.need("clone")?;
+        target.set(0);
+        let mut state = session.state.enter()?;
+        let made = Session::new(&session.model)?;
+        if !state.session().tokens().is_empty() {
+            let mut engine = session.model.engine.enter()?;
+            let snapshot = engine.snapshot(state.session())?;
+            let mut copy = made.state.enter()?;
+            restore(&mut engine, copy.session(), snapshot)?;
+            copy.logits.extend_from_slice(&state.logits);
+        }
+        target.set(handles::add(made));
+        Ok(())
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn flint_rt_session_save(session: Handle, path: InText) -> Status {
+    handles::with::<Session>(session, |session| {
+        let path = path.need("path")?;
+        let (mut state, mut engine) = session.begin()?;
+        let snapshot = engine.snapshot(state.session())?;
+        // What is written is a copy, so that others may use the device meanwhile.
+        drop(engine);
+        snapshot.save(path.as_ref(), &|| session.cancel.load(Ordering::Relaxed))?;
+        Ok(())
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn flint_rt_session_restore(session: Handle, path: InText) -> Status {
+    handles::with::<Session>(session, |session| {
+        let path = path.need("path")?;
+        let (mut state, mut engine) = session.begin()?;
+        let snapshot = Snapshot::load(path.as_ref(), (engine.identity(), &engine.cache_shape()))?;
+        state.forget_logits();
+        restore(&mut engine, state.session(), snapshot)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn flint_rt_step(mut feeds: InOutArray<types::Feed>, feed_count: usize) -> Status {
+    guard::run(None, || {
+        let feeds = feeds.slice(feed_count, "feeds")?;
+        if feeds.is_empty() || feeds.len() > STEP_SEQUENCES_MAX as usize {
+            let text = format!("{} sessions in a step, wanted 1 to {STEP_SEQUENCES_MAX}", feeds.len());
+            return Err(Fault::argument(text));
+        }
+        feeds.iter_mut().for_each(|feed| feed.status = Status::Cancelled as i32);
+        // In the order of their numbers, so that two threads never wait for each other.
+        let mut order: Vec<usize> = (0..feeds.len()).collect();
+        order.sort_unstable_by_key(|&at| feeds[at].session);
+        if order.windows(2).any(|pair| feeds[pair[0]].session == feeds[pair[1]].session) {
+            return Err(Fault::argument("a session is twice in one step"));
+        }
+        let sessions = order.iter().map(|&at| handles::find::<Session>(feeds[at].session));
+        let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+        let model = &sessions[0].model;
+        if sessions.iter().any(|session| !Arc::ptr_eq(&session.model, model)) {
+            return Err(Fault::argument("the sessions of a step are of several models"));
+        }
+        let mut states =
+            sessions.iter().map(|session| session.state.enter()).collect::<Result<Vec<_>, _>>()?;
+        sessions.iter().for_each(|session| session.cancel.store(false, Ordering::Relaxed));
+        let mut engine = model.engine.enter()?;
+        let mut parts = Vec::with_capacity(states.len());
+        let mut token_total = 0;
+        for (&at, state) in order.iter().zip(&mut states) {
+            let tokens = feeds[at].tokens.slice(feeds[at].token_count, "tokens")?;
+            if tokens.is_empty() {
+                return Err(engine::EngineError::EmptyPrompt.into());
+            }
+            token_total += tokens.len();
+            state.forget_logits();
+            parts.push(Feed { session: state.session(), tokens, want: Want::Logits });
+        }
+        let tokens_max = engine.step_tokens_max();
+        if token_total > tokens_max as usize {
+            return Err(Fault::argument(format!(
+                "{token_total} tokens in a step, wanted at most {tokens_max}"
+            )));
+        }
+        let mut watch = WatchAll(&sessions);
+        let outputs = engine.feed_many(&mut parts, &mut watch)?;
+        drop(parts);
+        let mut statuses = Vec::with_capacity(outputs.len());
+        for ((state, session), output) in states.iter_mut().zip(&sessions).zip(outputs) {
+            statuses.push(guard::run(Some(&session.errors), || {
+                state.keep_logits(&engine, &output?);
+                Ok(())
+            }));
+        }
+        for (at, status) in order.into_iter().zip(statuses) {
+            feeds[at].status = status as i32;
+        }
+        Ok(())
+    })
+}
+
+/// Ends a step when one of its sessions is cancelled.
+struct WatchAll<'a>(&'a [Arc<Session>]);
+
+impl PrefillObserver for WatchAll<'_> {
+    fn should_stop(&mut self) -> bool {
+        self.0.iter().any(|session| session.cancel.load(Ordering::Relaxed))
+    }
 }

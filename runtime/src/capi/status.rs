@@ -3,7 +3,7 @@
 //! In: errors of the stations. Out: a [`Fault`], a code with its text. Pure.
 
 use crate::disk::DiskError;
-use crate::engine::EngineError;
+use crate::engine::{EngineError, SnapshotError};
 use crate::expert::{ExpertError, HostPoolError};
 use crate::gguf::GgufError;
 use crate::gpu::GpuError;
@@ -153,6 +153,7 @@ fault_from! {
     TextError => |_| Status::Argument;
     OptionsError => |_| Status::Argument;
     SampleError => of_sample;
+    SnapshotError => of_snapshot;
 }
 
 fn of_io(error: &std::io::Error) -> Status {
@@ -182,6 +183,7 @@ fn of_engine(error: &EngineError) -> Status {
         EngineError::Expert(error) => of_expert(error),
         EngineError::Model(error) => of_model(error),
         EngineError::Sample(error) => of_sample(error),
+        EngineError::Snapshot(error) => of_snapshot(error),
         EngineError::MemoryTooSmall(_)
         | EngineError::HostMemoryTooSmall(_)
         | EngineError::GpuMemoryTooLarge { .. } => Status::Memory,
@@ -189,6 +191,24 @@ fn of_engine(error: &EngineError) -> Status {
         | EngineError::OutOfRange { .. }
         | EngineError::RoutesOther { .. }
         | EngineError::EmptyPrompt => Status::Argument,
+    }
+}
+
+fn of_snapshot(error: &SnapshotError) -> Status {
+    match error {
+        SnapshotError::NothingHeld => Status::State,
+        SnapshotError::NoMemory { .. } => Status::Memory,
+        SnapshotError::TooLong { .. } => Status::Context,
+        SnapshotError::OtherLength { .. } | SnapshotError::Damaged { .. } | SnapshotError::BadHead { .. } => {
+            Status::Damaged
+        }
+        SnapshotError::Io { source, .. } => of_io(source),
+        SnapshotError::GivenUp => Status::Cancelled,
+        SnapshotError::OtherModel { .. }
+        | SnapshotError::OtherShape { .. }
+        | SnapshotError::NoCut { .. }
+        | SnapshotError::NotASnapshot { .. }
+        | SnapshotError::OtherVersion { .. } => Status::Argument,
     }
 }
 

@@ -283,6 +283,18 @@ pub struct Message {
     pub reasoning_bytes: usize,
 }
 
+/// `flint_rt_feed`; never grows.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the header says what each is")]
+pub struct Feed {
+    pub session: Handle,
+    pub tokens: InArray<u32>,
+    pub token_count: usize,
+    pub status: i32,
+    pub reserved: u32,
+}
+
 /// `flint_rt_expert`; never grows.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

@@ -53,6 +53,8 @@ pub use direct::{AlignFoundBy, DirectReport};
 pub use drive_identity::DriveIdentity;
 pub use error::DiskError;
 pub use file_probe::{FileAttributes, MappedFile, process_cpu};
+#[cfg(test)]
+pub(crate) use modelled::Schedule;
 pub use modelled::{DriveModel, ModelledQueue};
 pub use open::{ReadPath, ReadPathReport, open_queue};
 pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};

@@ -3,6 +3,8 @@
 //! In: a queue whose reads come from memory (files in the page cache), and a [`DriveModel`]. Out: as every [`ReadQueue`], each
 //! completion held back until the modelled drive would have given it. The bytes are the real ones; only time is made up.
 //!
+//! A file may lie on a drive of its own: then each drive has its own link and its own latencies, and drives read at once.
+//!
 //! The model: a read's first byte comes `latency` after it was taken, latencies of up to `depth` reads pass at once, and the
 //! bytes of all share one link of `rate`. Read i, taken at t, is done at
 //!
@@ -43,21 +45,21 @@ impl fmt::Display for DriveModel {
 
 /// When reads of a modelled drive are done. Pure.
 #[derive(Debug, Clone)]
-struct Schedule {
+pub(crate) struct Schedule {
     model: DriveModel,
     /// When the last `depth` reads are done, oldest first.
     done: VecDeque<Duration>,
 }
 
 impl Schedule {
-    fn new(model: DriveModel) -> Self {
+    pub(crate) fn new(model: DriveModel) -> Self {
         assert!(model.rate > 0.0, "a drive of {} B/s never answers", model.rate);
         assert!(model.depth > 0, "a drive of depth 0 takes no read");
         Self { model, done: VecDeque::with_capacity(model.depth as usize) }
     }
 
     /// When a read of `len_bytes` that is taken at `now` is done; both since the beginning.
-    fn take(&mut self, now: Duration, len_bytes: u32) -> Duration {
+    pub(crate) fn take(&mut self, now: Duration, len_bytes: u32) -> Duration {
         let mut begun = now;
         if self.done.len() == self.model.depth as usize {
             begun = begun.max(self.done.pop_front().expect("invariant: depth is above 0"));
@@ -81,7 +83,9 @@ struct Under {
 /// A [`ReadQueue`] with the times of a modelled drive.
 pub struct ModelledQueue {
     inner: Box<dyn ReadQueue>,
-    schedule: Schedule,
+    drives: Vec<Schedule>,
+    /// By file, its drive; files beyond lie on the last one.
+    drive_of_file: Vec<usize>,
     begun: Instant,
     /// What the real queue has not given back, by its tag from `tag_first` on.
     under_way: VecDeque<Option<Under>>,
@@ -94,14 +98,28 @@ pub struct ModelledQueue {
 }
 
 impl ModelledQueue {
-    /// Over the reads of `inner`.
+    /// Over the reads of `inner`, all from one drive.
     ///
     /// # Panics
     /// When the model's rate or depth is 0.
     pub fn new(inner: Box<dyn ReadQueue>, model: DriveModel) -> Self {
+        Self::of_drives(inner, &[model], &[])
+    }
+
+    /// Over the reads of `inner`, whose files lie on `drives`: the first on that of the first number, and so on; those beyond the numbers
+    /// on the last drive.
+    ///
+    /// # Panics
+    /// When there is no drive, a number names none, or a model's rate or depth is 0.
+    pub fn of_drives(inner: Box<dyn ReadQueue>, drives: &[DriveModel], drive_of_file: &[usize]) -> Self {
+        assert!(
+            !drives.is_empty() && drive_of_file.iter().all(|&drive| drive < drives.len()),
+            "no such drive"
+        );
         Self {
             inner,
-            schedule: Schedule::new(model),
+            drives: drives.iter().map(|&model| Schedule::new(model)).collect(),
+            drive_of_file: drive_of_file.to_vec(),
             begun: Instant::now(),
             under_way: VecDeque::new(),
             tag_first: 0,
@@ -169,13 +187,14 @@ impl ReadQueue for ModelledQueue {
             let depth = self.depth();
             return Err(PushRefused { read, depth });
         }
-        let (tag, len_bytes) = (read.tag, read.len_bytes);
+        let (tag, len_bytes, file) = (read.tag, read.len_bytes, usize::from(read.file.0));
         let own = self.tag_first + self.under_way.len() as u64;
         self.inner
             .push(Read { tag: own, ..read })
             .map_err(|PushRefused { read, depth }| PushRefused { read: Read { tag, ..read }, depth })?;
         let now = self.begun.elapsed();
-        let due = self.schedule.take(now, len_bytes);
+        let drive = self.drive_of_file.get(file).copied().unwrap_or(self.drives.len() - 1);
+        let due = self.drives[drive].take(now, len_bytes);
         self.busy.add(now, due);
         self.under_way.push_back(Some(Under { tag, due: self.begun + due, is_late: false }));
         Ok(())

@@ -134,7 +134,11 @@ impl Registered {
             return Ok(());
         };
         for start in taken {
-            self.forget(ring, start)?;
+            if let Err(error) = self.forget(ring, start) {
+                // The kernel still has some of its pages, under numbers that lead to them: it is kept like one that is registered.
+                self.regions.push(region.clone());
+                return Err(error);
+            }
         }
         Err(unavailable(CALL, source))
     }

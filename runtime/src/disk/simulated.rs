@@ -28,6 +28,8 @@ pub struct Faults {
     pub failed_permille: u32,
     /// EINVAL, EOPNOTSUPP or EFAULT of a direct attempt.
     pub refused_permille: u32,
+    /// One flipped bit in what an attempt gives, as a drive or a cable that says nothing of it.
+    pub flipped_permille: u32,
     /// Ticks that an attempt takes at most; 0: reads end in the order in which they began.
     pub latency_ticks_max: u32,
 }
@@ -198,7 +200,14 @@ impl SimulatedQueue {
             let any = usize::try_from(self.random.below(u64::from(attempt.len_bytes))).unwrap_or(0);
             len = self.random.pick(&[1, 512, len / 2, len - 1, any]).clamp(1, len);
         }
-        self.files[read.file].read(attempt, len, read.buffer.as_mut_slice())
+        let memory = read.buffer.as_mut_slice();
+        let got = self.files[read.file].read(attempt, len, memory)?;
+        let (is_flipped, at) = (self.random.chance(faults.flipped_permille), self.random.below(got as u64));
+        if is_flipped && got > 0 {
+            let at = usize::try_from(at).expect("invariant: below a length");
+            memory[attempt.buffer_offset_bytes + at] ^= 1 << self.random.below(8);
+        }
+        Ok(got)
     }
 }
 

@@ -62,6 +62,8 @@ pub struct MemoryPlan {
     pub resident_bytes: u64,
     /// KV caches of the conversations that are open at a time.
     pub kv_bytes: u64,
+    /// How many these are.
+    pub sessions: u32,
     /// Activations.
     pub scratch_bytes: u64,
     /// Expert slots.
@@ -164,9 +166,11 @@ pub struct MemoryBill {
     pub host_first_bytes: u64,
     /// Dense weights.
     pub resident_bytes: u64,
-    /// KV cache of one conversation.
+    /// KV caches of the conversations that are open at a time.
     pub kv_bytes: u64,
-    /// Tokens that it is for.
+    /// How many these are.
+    pub sessions: u32,
+    /// Tokens that each is for.
     pub context_len: u32,
     /// Activations.
     pub scratch_bytes: u64,
@@ -181,18 +185,19 @@ impl fmt::Display for MemoryBill {
         let needed_bytes = self.resident_bytes + self.kv_bytes + self.scratch_bytes + self.pool_bytes;
         write!(
             f,
-            "{} of device memory cannot hold it: dense weights {}, KV cache {} ({} tokens), work {} and {} expert slots {} \
+            "{} of device memory cannot hold it: dense weights {}, KV cache {} ({}), work {} and {} expert slots {} \
              are {} together; give more with {}, or take a shorter --ctx-size or --prefill-chunk, or fewer \
-             --pool-slots",
+             --pool-slots{}",
             display_bytes(self.budget_bytes),
             display_bytes(self.resident_bytes),
             display_bytes(self.kv_bytes),
-            self.context_len,
+            tokens_of(self.sessions, self.context_len),
             display_bytes(self.scratch_bytes),
             self.slots,
             display_bytes(self.pool_bytes),
             display_bytes(needed_bytes),
             self.flag,
+            if self.sessions > 1 { " or conversations (--parallel)" } else { "" },
         )?;
         if self.flag == "--memory" {
             let host = display_bytes(self.host_first_bytes);
@@ -200,6 +205,14 @@ impl fmt::Display for MemoryBill {
             write!(f, "; of --memory the host takes {host} first, so it is to be {least} at least")?;
         }
         Ok(())
+    }
+}
+
+/// What a KV cache is for.
+fn tokens_of(sessions: u32, context_len: u32) -> String {
+    match sessions {
+        1 => format!("{context_len} tokens"),
+        _ => format!("{sessions} conversations of {context_len} tokens"),
     }
 }
 
@@ -226,6 +239,7 @@ impl MemoryPlan {
                 host_first_bytes: host_first_bytes(input),
                 resident_bytes: input.resident_bytes,
                 kv_bytes,
+                sessions: input.sessions,
                 context_len: input.context_len,
                 scratch_bytes,
                 slots,
@@ -289,6 +303,7 @@ impl MemoryPlan {
             budget_bytes,
             resident_bytes: input.resident_bytes,
             kv_bytes,
+            sessions: input.sessions,
             scratch_bytes,
             pool_slots,
             pool_bytes,
@@ -311,7 +326,7 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "  {place:<7} {what:<16} {:>11}  {note}", display_bytes(bytes))
         };
         line("device", "dense weights", self.resident_bytes, String::new())?;
-        line("device", "KV cache", self.kv_bytes, format!("{} tokens", self.context_len))?;
+        line("device", "KV cache", self.kv_bytes, tokens_of(self.sessions, self.context_len))?;
         line("device", "work", self.scratch_bytes, format!("chunks of {} tokens", self.prefill_chunk))?;
         let of_experts = |slots: u32| {
             let share = 100.0 * f64::from(slots) / f64::from(self.expert_total);

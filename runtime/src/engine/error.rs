@@ -2,6 +2,7 @@
 
 use crate::base::units::display_bytes;
 use crate::disk::DiskError;
+use crate::engine::snapshot::SnapshotError;
 use crate::engine::{HostBill, MemoryBill};
 use crate::expert::ExpertError;
 use crate::gguf::GgufError;
@@ -46,6 +47,9 @@ pub enum EngineError {
     /// The logits cannot be sampled.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A conversation could not be kept, or not be brought back.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// A number asked for is out of range.
     #[error("{what} of {got} is out of range: {wanted}")]
     OutOfRange {

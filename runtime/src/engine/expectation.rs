@@ -199,6 +199,11 @@ impl DriveCost {
         Self { bursts, steady_rate, record_bytes }
     }
 
+    /// Bytes of a record.
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.record_bytes
+    }
+
     /// Bytes a second while many records are under way.
     pub fn steady_rate(&self) -> f64 {
         self.steady_rate

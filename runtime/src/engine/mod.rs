@@ -28,9 +28,15 @@ pub mod simulate;
 
 pub mod session;
 
+pub mod snapshot;
+
 pub mod generate;
 
+pub mod telemetry;
+
 pub mod times;
+
+pub mod warm;
 
 mod error;
 
@@ -41,6 +47,8 @@ pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
-pub use session::Session;
+pub use session::{Feed, Session};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
+pub use telemetry::Telemetry;
 pub use times::TimeSplit;

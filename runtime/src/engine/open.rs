@@ -14,23 +14,25 @@ use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
+use crate::engine::snapshot::porter::Porter;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
 use crate::expert::{
-    CheckStats, ExpertError, ExpertSpace, InflowStats, StreamStats, Streamer, Transport, TransportOptions,
-    TransportReport, Watch,
+    CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
+    TransportOptions, TransportReport, Watch,
 };
 use crate::gguf::Gguf;
 use crate::gpu::{Clock, Gpu};
-use crate::kernels::{KernelShape, Pipelines, Tuning};
+use crate::kernels::{KernelShape, Pipelines};
 use crate::model::embedding::Embedding;
 use crate::model::forced::Forced;
 use crate::model::hparams::FlintConfig;
+use crate::model::inputs::Inputs;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::model::{Model, ModelError};
-use crate::store::{ExpertPieces, Source, SourceKind, is_tensor_whole};
+use crate::model::{DecodeCounters, Model, ModelError};
+use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
 
@@ -97,6 +99,8 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// What snapshots pass through.
+    pub(super) porter: Porter,
 }
 
 /// Experts in host memory.
@@ -170,7 +174,7 @@ impl Engine {
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
-        let tuning = Tuning::for_device(gpu.info().kind);
+        let tuning = options.tuning(gpu.info().kind);
         let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
@@ -237,6 +241,8 @@ impl Engine {
             },
             kept_max,
         )?;
+        #[cfg(feature = "simulation")]
+        streamer.poison(options.poison);
         let scratch = Scratch::new(&gpu, &pipelines, &config, plan.prefill_chunk)?;
         let forced = match &options.routes {
             Some(picks) => Some(Forced::new(&gpu, picks.clone(), plan.prefill_chunk)?),
@@ -246,9 +252,22 @@ impl Engine {
         let log = if options.timeline { EventLog::on() } else { EventLog::off() };
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
-        streamer.set_prefetch(options.prefetch.unwrap_or(true));
+        streamer.set_prefetch(prefetch_mode(options.prefetch));
         let pressure = watch_memory(&plan.host, streamer.kept()[2]);
-        let model = Model { gpu, config, pipelines, weights, embedding, scratch, streamer, watch, forced };
+        let inputs = Inputs::new(&config);
+        let model = Model {
+            gpu,
+            config,
+            pipelines,
+            weights,
+            embedding,
+            scratch,
+            inputs,
+            streamer,
+            watch,
+            forced,
+            counters: DecodeCounters::default(),
+        };
         Ok(Self {
             model,
             tokenizer,
@@ -260,6 +279,7 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })
     }
@@ -309,6 +329,11 @@ impl Engine {
         Ok(Session::new(Sequence::new(&self.model, self.plan.context_len)?))
     }
 
+    /// Names the model: a store and the GGUF that it was made of have the same.
+    pub fn identity(&self) -> Sha256Digest {
+        self.model.streamer.source().identity()
+    }
+
     /// The model's numbers.
     pub fn config(&self) -> &FlintConfig {
         &self.model.config
@@ -356,7 +381,7 @@ impl Engine {
 
     /// Turns reads ahead on or off; sessions that are open follow.
     pub fn set_prefetch(&mut self, is_on: bool) {
-        self.model.streamer.set_prefetch(is_on);
+        self.model.streamer.set_prefetch(prefetch_mode(Some(is_on)));
     }
 
     /// What was read into host memory, and why, since the engine was opened.
@@ -414,6 +439,14 @@ impl Engine {
     /// Whether `id` ends a reply.
     pub fn is_stop(&self, id: TokenId) -> bool {
         self.stops.reason(id).is_some()
+    }
+}
+
+fn prefetch_mode(is_on: Option<bool>) -> PrefetchMode {
+    match is_on {
+        None => PrefetchMode::Auto,
+        Some(true) => PrefetchMode::On,
+        Some(false) => PrefetchMode::Off,
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use crate::disk::{DriveModel, ReadPath};
 use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
+use crate::gpu::{CopyQueue, DeviceKind};
+use crate::kernels::Tuning;
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -26,25 +28,38 @@ pub struct EngineOptions {
     pub pool_slots: Option<u32>,
     /// Who leaves when a slot is needed; the default is what the simulator found best.
     pub cache_policy: Option<Policy>,
-    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is yes.
+    /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
     /// Tokens of a prompt that go through the layers together; the default is 512.
     pub prefill_chunk: Option<u32>,
+    /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in
+    /// the cache. Without it, that is so only for what runs beside it, and only where no prompt shares a step with its tokens.
+    pub is_deterministic: bool,
+    /// Sizes of the kernels' tiles; the default is what suits the kind of device.
+    pub tuning: Option<Tuning>,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
     /// Host memory for experts that device memory does not hold; the default is what is sensible.
     pub host_memory: HostMemory,
     /// Bytes that device and host together may take for model and experts; the default is no other limit than theirs.
     pub memory_bytes: Option<u64>,
+    /// Host bytes that the caller will take beside the engine, for conversations that it keeps: of what the host has, and of
+    /// [`Self::memory_bytes`], the engine plans with so much less.
+    pub aside_bytes: u64,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device.
     pub storage_range_max: Option<u64>,
     /// A disk simulated over the model's files: a seed, and the faults that it decides.
     #[cfg(feature = "simulation")]
     pub simulation: Option<(u64, crate::disk::Faults)>,
+    /// Fills a slot with what no weight may be, NaNs, before another expert takes it: a test sees who reads it too long.
+    #[cfg(feature = "simulation")]
+    pub poison: bool,
     /// Picks that take the place of the router's, to measure with: what the model then says means nothing.
     pub routes: Option<ForcedPicks>,
     /// Times of a drive that is not at hand, over bytes that come from the page cache: to measure with.
     pub drive_model: Option<DriveModel>,
+    /// Whether copies run on a queue of the device's own, beside kernels; the default is where it has one.
+    pub copy_queue: CopyQueue,
     /// How files are read.
     pub read_path: Option<ReadPath>,
     /// How the device reaches what was read.
@@ -53,6 +68,14 @@ pub struct EngineOptions {
     pub skip_checks: bool,
     /// Keeps a timeline of reads, copies and kernels ([`crate::engine::Engine::take_events`]); costs a few percent.
     pub timeline: bool,
+}
+
+impl EngineOptions {
+    /// The tile sizes, for this kind of device unless they were chosen.
+    pub(super) fn tuning(&self, kind: DeviceKind) -> Tuning {
+        let tuning = self.tuning.unwrap_or_else(|| Tuning::for_device(kind));
+        if self.is_deterministic { tuning.deterministic() } else { tuning }
+    }
 }
 
 /// Default of [`EngineOptions::context_len`].

@@ -7,6 +7,7 @@ use crate::engine::{Engine, EngineError};
 use crate::model::decode::StepOutput;
 use crate::model::prefill::PrefillObserver;
 use crate::model::sequence::Sequence;
+use crate::model::step::Part;
 use crate::model::{LayerRoutes, ModelError, Want};
 
 /// A conversation.
@@ -14,6 +15,16 @@ pub struct Session {
     sequence: Sequence,
     /// What the cache holds, in order.
     tokens: Vec<TokenId>,
+}
+
+/// What one session is fed in a step that it shares with others.
+pub struct Feed<'a> {
+    /// The session.
+    pub session: &'a mut Session,
+    /// What follows what it holds, at least one token.
+    pub tokens: &'a [TokenId],
+    /// What the last of them is to give.
+    pub want: Want,
 }
 
 /// What feeding a prompt took.
@@ -70,6 +81,36 @@ impl Session {
         kept
     }
 
+    /// How many tokens [`Self::keep_prefix`] would keep of `ids`.
+    pub fn reach(&self, ids: &[TokenId]) -> u32 {
+        let keep = common_prefix(&self.tokens, ids);
+        let keep = u32::try_from(keep).expect("invariant: a context is a u32");
+        if self.can_continue_at(keep) { keep } else { 0 }
+    }
+
+    /// Whether it can go back to its first `position` tokens and on from there.
+    pub fn can_continue_at(&self, position: u32) -> bool {
+        position <= self.sequence.position() && self.sequence.cache().can_continue_at(position)
+    }
+
+    /// Whether that will still be so when `tokens` more have been fed.
+    pub fn could_continue_at(&self, position: u32, tokens: u32) -> bool {
+        self.sequence.cache().could_continue_at(position, tokens)
+    }
+
+    /// The sequence, for those who copy its cache.
+    pub(super) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// Goes on with `tokens`, which the cache was made to hold; see [`Sequence::adopt`].
+    pub(super) fn adopt(&mut self, tokens: &[TokenId], held_from: impl Fn(u32) -> u32) {
+        let position = u32::try_from(tokens.len()).expect("invariant: a context is a u32");
+        self.sequence.adopt(position, held_from);
+        self.tokens.clear();
+        self.tokens.extend_from_slice(tokens);
+    }
+
     /// Brings the token list in line with what the cache holds, whatever a step did.
     fn settle(&mut self) {
         self.tokens.truncate(self.sequence.position() as usize);
@@ -103,7 +144,7 @@ impl Engine {
         let fed = &ids[reused as usize..];
         let total = u32::try_from(fed.len()).expect("invariant: a context is a u32");
         let mut done = 0;
-        let mut step = StepOutput { greedy: None };
+        let mut step = StepOutput::default();
         let chunk_len = self.model.scratch.tokens_max as usize;
         for chunk in fed.chunks(chunk_len) {
             done += u32::try_from(chunk.len()).expect("invariant: a chunk is a u32");
@@ -147,6 +188,55 @@ impl Engine {
                 Err(error.into())
             }
         }
+    }
+
+    /// One step for several sessions: the next tokens of replies, pieces of prompts, or both. Each expert is loaded once for all of
+    /// them. Gives each session's result, in the order of `feeds`.
+    ///
+    /// A session whose context is full, or whose tokens are not in the vocabulary, is refused before the step, and the others go on
+    /// without it. One whose logits are not finite is empty afterwards; the others are not touched by that.
+    ///
+    /// Where each session has one token, what each gets is bit for bit what [`Self::feed_token`] gives it. Where one has more, that
+    /// holds on devices whose mat-vecs have one subgroup (software devices), and with
+    /// [`EngineOptions::is_deterministic`](crate::engine::EngineOptions::is_deterministic).
+    ///
+    /// # Errors
+    /// When a read or the device fails, or the observer stops the step: every session is then as it was.
+    ///
+    /// # Panics
+    /// When a feed has no token, all have more than [`Self::step_tokens_max`], or there are more than
+    /// [`STEP_SEQUENCES_MAX`](crate::base::limits::STEP_SEQUENCES_MAX).
+    pub fn feed_many(
+        &mut self,
+        feeds: &mut [Feed<'_>],
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<Vec<Result<StepOutput, EngineError>>, EngineError> {
+        let begin = Instant::now();
+        let mut parts: Vec<Part<'_>> = feeds
+            .iter_mut()
+            .map(|feed| Part { sequence: &mut feed.session.sequence, tokens: feed.tokens, want: feed.want })
+            .collect();
+        let outputs = self.model.step(&mut parts, observer);
+        self.note_step("step", begin);
+        let outputs = outputs?;
+        let note = |(output, feed): (Result<StepOutput, ModelError>, &mut Feed<'_>)| {
+            match &output {
+                Ok(_) => feed.session.tokens.extend_from_slice(feed.tokens),
+                Err(_) => feed.session.settle(),
+            }
+            output.map_err(EngineError::from)
+        };
+        Ok(outputs.into_iter().zip(feeds).map(note).collect())
+    }
+
+    /// Tokens of a step at most, of all its sessions together.
+    pub fn step_tokens_max(&self) -> u32 {
+        self.model.scratch.tokens_max
+    }
+
+    /// The logits of one session of the last step, where it wanted them, `[vocabulary]`.
+    pub fn read_logits_of(&self, output: &StepOutput, logits: &mut Vec<f32>) {
+        self.model.read_logits_of(output, logits);
     }
 
     /// The picks of the last [`Self::feed_token`], one an expert layer.

@@ -21,7 +21,6 @@ use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
-use crate::kernels::Tuning;
 use crate::model::hparams::FlintConfig;
 use crate::store::{Source, SourceKind, is_expert_tensor};
 
@@ -106,6 +105,7 @@ impl Engine {
 /// As [`Gpu::open`].
 pub fn open_gpu(options: &EngineOptions) -> Result<Gpu, EngineError> {
     Ok(Gpu::open(&GpuOptions {
+        copy_queue: options.copy_queue,
         device: options.device.clone(),
         validation: options.validation,
         cache_dir: options.cache_dir.clone(),
@@ -158,20 +158,20 @@ pub fn plan_memory(
         .map(|tensor| tensor.len_bytes)
         .sum();
     let Room { device, host } = room;
-    let tuning = Tuning::for_device(device.kind);
+    let tuning = options.tuning(device.kind);
     MemoryPlan::new(
         config,
         &BudgetInput {
             free_bytes: device.free_bytes,
             is_shared: device.is_shared(),
-            host: host.clone(),
+            host: host.without(options.aside_bytes),
             host_memory: match (options.host_memory, options.host_path) {
                 // The device cannot write where only a copy by the processor leads, so nothing would be kept there.
                 (HostMemory::Auto, Some(HostPath::Copy)) => HostMemory::Bytes(0),
                 (wanted, _) => wanted,
             },
             host_slot_bytes: host_slot_bytes(config, kind),
-            memory_bytes: options.memory_bytes,
+            memory_bytes: options.memory_bytes.map(|bytes| bytes.saturating_sub(options.aside_bytes)),
             allowed_bytes: options.gpu_memory_bytes,
             pool_slots: options.pool_slots,
             context_len,

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::base::events::{Event, Lane};
 use crate::engine::Engine;
+use crate::model::DecodeCounters;
 
 /// Time spent in steps, by what the thread that drives the engine waited for. Nanoseconds since the engine was opened.
 ///
@@ -33,6 +34,17 @@ impl TimeSplit {
         }
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            disk_ns: self.disk_ns + other.disk_ns,
+            copy_ns: self.copy_ns + other.copy_ns,
+            gpu_ns: self.gpu_ns + other.gpu_ns,
+            host_ns: self.host_ns + other.host_ns,
+        }
+    }
+
     /// All of it.
     pub fn total_ns(self) -> u64 {
         self.disk_ns + self.copy_ns + self.gpu_ns + self.host_ns
@@ -40,6 +52,11 @@ impl TimeSplit {
 }
 
 impl Engine {
+    /// How single tokens went through the device, since the engine was opened.
+    pub fn decode_counters(&self) -> DecodeCounters {
+        self.model.counters
+    }
+
     /// Where the time of all steps went until now.
     pub fn time_split(&self) -> TimeSplit {
         let waits = self.model.watch.waits().plus(self.model.streamer.transport().waits());

@@ -1,19 +1,17 @@
 //! Compares what the drive gave with the checksums of the store, before anything computes with it.
 //!
-//! - Owns: the sum of the tensor that is being read, and how much was checked.
+//! - Owns: the threads that sum records, the sum of the tensor that is being read, and how much was checked.
 //! - In: bytes where they landed, and what they should be. Out: right or wrong.
 //! - Invariants: a checksum covers who the bytes are (store, layer, expert, length), so a right record in a wrong place is
 //!   wrong. Nothing is copied. Parts of a tensor are fed in order, from its first byte to its last.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
-
-use rayon::prelude::*;
 
 use crate::base::ids::{ExpertKey, LayerIndex, Span};
 use crate::expert::ExpertError;
-use crate::store::{Source, TensorSum, join_record, piece_checksum, record_checksum};
+use crate::expert::sums::{Piece, Summers, Sums, thread_count};
+use crate::store::{Source, TensorSum, join_record, record_checksum};
 
 /// What the bytes of a move are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +56,10 @@ impl std::fmt::Display for Check {
 pub struct CheckStats {
     /// Bytes that were compared with a checksum.
     pub bytes: u64,
-    /// Time that it took, in nanoseconds.
+    /// Time that it took, on all threads together, in nanoseconds.
     pub ns: u64,
+    /// Of it, what the thread that drives the engine did itself or waited for, in nanoseconds.
+    pub waited_ns: u64,
     /// Records that were wrong and were read a second time.
     pub second_reads: u64,
 }
@@ -72,71 +72,43 @@ pub(super) enum Verdict {
     Wrong,
 }
 
-/// Bytes from which on several threads check: below, waking them costs more.
-const PARALLEL_BYTES_MIN: u64 = 1 << 20;
+/// Bytes of a piece from which on another thread sums it: below, waking that costs more than the sum.
+const SHARED_BYTES_MIN: u64 = 128 << 10;
 
-/// Threads that check: one sums 6 to 7 GB/s of memory that nobody has read yet, which is less than what half a dozen records that
-/// land together ask for.
-const THREADS_MAX: usize = 4;
-
-/// Threads that compare records with their checksums on this machine.
+/// Threads that compare records with their checksums on this machine, the one that drives the engine among them.
 pub fn checking_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
+    1 + thread_count(processors())
 }
 
-/// Threads of our own, ended when this is dropped: rayon lets them end by themselves, and then they may still run while the
-/// library is taken out of memory.
-struct Threads {
-    /// Nothing only while it is dropped.
-    pool: Option<rayon::ThreadPool>,
-    handles: Vec<JoinHandle<()>>,
-}
-
-impl Threads {
-    /// `count` threads; `None` for one, and where the system gives none.
-    fn start(count: usize) -> Option<Self> {
-        if count < 2 {
-            return None;
-        }
-        let mut handles = Vec::with_capacity(count);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .spawn_handler(|thread| {
-                let name = format!("check {}", thread.index());
-                handles.push(std::thread::Builder::new().name(name).spawn(|| thread.run())?);
-                Ok(())
-            })
-            .build();
-        Some(Self { pool: Some(pool.ok()?), handles })
-    }
-
-    fn pool(&self) -> &rayon::ThreadPool {
-        self.pool.as_ref().expect("invariant: there until it is dropped")
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.pool = None;
-        for handle in self.handles.drain(..) {
-            let _ = handle.join();
-        }
-    }
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Checks for one source; without a source all is right.
 #[derive(Default)]
 pub(super) struct Checker {
     source: Option<Arc<Source>>,
-    /// None where one thread is all that can be had.
-    threads: Option<Threads>,
+    summers: Option<Summers>,
+    shared_bytes_min: u64,
     tensor: Option<TensorSum>,
     stats: CheckStats,
 }
 
 impl Checker {
     pub(super) fn new(source: Arc<Source>) -> Self {
-        Self { source: Some(source), threads: Threads::start(checking_threads()), ..Self::default() }
+        Self {
+            source: Some(source),
+            summers: Some(Summers::start(thread_count(processors()))),
+            shared_bytes_min: SHARED_BYTES_MIN,
+            ..Self::default()
+        }
+    }
+
+    /// Has everything summed by other threads, however small it is.
+    #[cfg(feature = "simulation")]
+    pub(super) fn share_all(&mut self) {
+        self.shared_bytes_min = 0;
+        self.summers = self.source.is_some().then(|| Summers::start(2));
     }
 
     pub(super) fn stats(&self) -> CheckStats {
@@ -152,19 +124,47 @@ impl Checker {
         self.tensor = None;
     }
 
-    /// The sums of `matrices`, several at once.
-    pub(super) fn sum_matrices(&mut self, matrices: &[&[u8]]) -> Vec<u128> {
-        let started = Instant::now();
-        let bytes: u64 = matrices.iter().map(|matrix| matrix.len() as u64).sum();
-        let sums = match &self.threads {
-            Some(threads) if bytes >= PARALLEL_BYTES_MIN => {
-                threads.pool().install(|| matrices.par_iter().map(|matrix| piece_checksum(matrix)).collect())
+    /// Sums a piece here, where it is small or all threads have enough to do, or has it summed.
+    pub(super) fn sum(&mut self, piece: Piece, is_wanted: bool) -> Option<Sums> {
+        let refused = match &mut self.summers {
+            Some(summers) if piece.len_bytes() >= self.shared_bytes_min => {
+                summers.push(piece, is_wanted).err()?
             }
-            _ => matrices.iter().map(|matrix| piece_checksum(matrix)).collect(),
+            _ => piece,
         };
-        self.stats.bytes += bytes;
-        self.stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        sums
+        let sums = refused.sum();
+        self.stats.bytes += sums.bytes;
+        self.stats.ns += sums.ns;
+        self.stats.waited_ns += sums.ns;
+        Some(sums)
+    }
+
+    /// Appends the sums that are ready of those that other threads make.
+    pub(super) fn take(&mut self, sums: &mut Vec<Sums>) {
+        if let Some(summers) = &mut self.summers {
+            summers.take(sums);
+            self.note(sums);
+        }
+    }
+
+    /// As [`Self::take`], and waits for one, if there is any to be.
+    pub(super) fn wait(&mut self, sums: &mut Vec<Sums>) {
+        let begin = Instant::now();
+        if let Some(summers) = &mut self.summers {
+            summers.wait(sums);
+            self.note(sums);
+            self.stats.waited_ns += u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+
+    fn note(&mut self, sums: &[Sums]) {
+        self.stats.bytes += sums.iter().map(|sums| sums.bytes).sum::<u64>();
+        self.stats.ns += sums.iter().map(|sums| sums.ns).sum::<u64>();
+    }
+
+    /// Pieces that are being summed.
+    pub(super) fn outstanding(&self) -> usize {
+        self.summers.as_ref().map_or(0, Summers::outstanding)
     }
 
     /// Whether a record whose matrices have these sums is the one that the store has of `key`.
@@ -204,8 +204,10 @@ impl Checker {
                 None => return Verdict::Right,
             },
         };
+        let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.stats.bytes += bytes.len() as u64;
-        self.stats.ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.stats.ns += ns;
+        self.stats.waited_ns += ns;
         if is_right { Verdict::Right } else { Verdict::Wrong }
     }
 

@@ -10,19 +10,18 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::base::ids::{ExpertKey, SlotIndex, Span};
+use crate::base::ids::{ExpertKey, SlotIndex};
 use crate::base::region::{HostBuffer, HostRegion, RegionError};
 use crate::disk::{
     self, Completion, DiskError, Read, ReadCounters, ReadPath, ReadPathReport, ReadQueue, SourceFile,
 };
-use crate::expert::check::{Checker, Verdict};
 use crate::expert::policy::Policy;
 use crate::expert::pool::Pool;
 use crate::expert::slot::SlotState;
-use crate::expert::{Check, CheckStats, ExpertError, ExpertSpace};
-use crate::store::{ExpertPieces, Source, SourceKind};
+use crate::expert::{CheckStats, ExpertError, ExpertSpace};
+use crate::store::{ExpertPieces, Source, SourceKind, join_record, piece_checksum};
 
 /// Most pieces of a record, and its matrices.
 const PIECES: usize = 3;
@@ -182,7 +181,8 @@ pub struct HostPool {
     wake: OwnedFd,
     report: ReadPathReport,
     source: Arc<Source>,
-    checker: Option<Checker>,
+    is_checked: bool,
+    checks: CheckStats,
     table: Pool,
     places: Vec<Place>,
     needed: VecDeque<SlotIndex>,
@@ -262,7 +262,8 @@ impl HostPool {
             queue,
             wake,
             report,
-            checker: is_checked.then(|| Checker::new(source.clone())),
+            is_checked,
+            checks: CheckStats::default(),
             source,
             table: Pool::new(options.slots, options.policy, space),
             places,
@@ -448,23 +449,30 @@ impl HostPool {
         let place = &mut self.places[slot.0 as usize];
         let key = place.key.expect("invariant: what is read has a name");
         let pieces = place.pieces.expect("invariant: what is read has pieces");
-        if let (None, Some(checker)) = (&place.failure, &mut self.checker) {
-            let layout = self.source.record();
+        if place.failure.is_none() && self.is_checked {
+            let begin = Instant::now();
+            let record = self.source.record();
             let parts: [&[u8]; PIECES] = std::array::from_fn(|piece| place.bytes(piece));
-            let matrices = if pieces.len() == PIECES { parts } else { layout.matrices(key, parts[0]) };
-            let sums = checker.sum_matrices(&matrices);
-            let sums = sums.try_into().expect("invariant: a sum a matrix");
-            if checker.judge(key, sums) == Verdict::Wrong {
+            let matrices = if pieces.len() == PIECES { parts } else { record.matrices(key, parts[0]) };
+            let sums = matrices.map(piece_checksum);
+            let found = join_record(self.source.identity(), key, record.record_bytes(), sums);
+            self.checks.bytes += record.record_bytes();
+            self.checks.ns += u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            if self.source.record_checksum(key).is_some_and(|wanted| wanted != found) {
                 if !place.is_second_read {
                     // The drive, or the way from it, may have been wrong this once.
-                    checker.note_second_read();
+                    self.checks.second_reads += 1;
                     (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
                     self.needed.push_back(slot);
                     return false;
                 }
-                let len_bytes = pieces.iter().map(|piece| piece.span.len_bytes).sum();
-                let span = Span { len_bytes, ..pieces[0].span };
-                place.failure = Some(checker.damaged(&Check::Record(key), span));
+                let span = pieces[0].span;
+                place.failure = Some(ExpertError::Damaged {
+                    what: key.to_string(),
+                    path: self.source.files()[usize::from(span.file.0)].clone(),
+                    offset_bytes: span.offset_bytes,
+                    len_bytes: record.record_bytes(),
+                });
             }
         }
         match place.failure.take() {
@@ -566,7 +574,7 @@ impl HostPool {
 
     /// What was compared with checksums.
     pub fn check_stats(&self) -> CheckStats {
-        self.checker.as_ref().map(Checker::stats).unwrap_or_default()
+        self.checks
     }
 
     /// Slots of the pool.

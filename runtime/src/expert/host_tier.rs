@@ -179,6 +179,14 @@ impl HostTier {
         }
     }
 
+    /// What has been kept for longest is compared with others again only after all others that are kept were.
+    pub fn renew_oldest_kept(&mut self) {
+        if let Some(SlotIndex(oldest)) = self.kept.oldest() {
+            self.leave(HostSlot(oldest));
+            self.enter(HostSlot(oldest));
+        }
+    }
+
     /// How many slots keep what the device gave up.
     pub fn kept_count(&self) -> u32 {
         self.kept_count

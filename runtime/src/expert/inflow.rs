@@ -2,7 +2,8 @@
 //!
 //! - Owns: the transport, the host tier's table and its slots' memory.
 //! - In: experts that a step waits for, and guesses at those that it will want.
-//! - Out: host slots that hold a whole, checked record.
+//! - Out: host slots that hold a whole record: what was compared is held; what has landed and is being summed may be copied to where
+//!   nobody looks yet.
 //! - Invariants: reads that a step waits for are begun before every guess, and a guess only while few of their bytes are under way,
 //!   so a demand waits for little that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
@@ -20,38 +21,12 @@ use crate::expert::check::{Check, Verdict};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::pace::Pace;
 use crate::expert::parts_ahead::PartsAhead;
+use crate::expert::place::{MATRICES, PIECES_MAX, Place};
 use crate::expert::staging::Part;
+use crate::expert::sums::{Piece, Sums};
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
-use crate::store::{ExpertPieces, Source};
-
-/// Matrices of a record.
-const MATRICES: usize = 3;
-
-/// Pieces of a record at most: its matrices.
-const PIECES_MAX: usize = MATRICES;
-
-/// The memory of a host slot, and what is on its way into it.
-struct Place {
-    /// One a piece; `None` while a read fills it.
-    buffers: [Option<HostBuffer>; PIECES_MAX],
-    /// Where in them the wanted bytes lie.
-    ranges: [Range<usize>; PIECES_MAX],
-    /// The checksums of the record's matrices, as far as they have landed.
-    sums: [u128; MATRICES],
-    /// What is being read.
-    pieces: Option<ExpertPieces>,
-    key: Option<ExpertKey>,
-    /// When the read of each piece began, and whether as a guess.
-    begun: [Option<(Instant, bool)>; PIECES_MAX],
-    next_piece: usize,
-    left: usize,
-    is_second_read: bool,
-    /// Whether a step waits for it.
-    is_wanted: bool,
-    /// The first thing that went wrong with it.
-    failure: Option<ExpertError>,
-}
+use crate::store::Source;
 
 /// What came of asking for an expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +37,17 @@ pub(super) enum Wanted {
     Reading(HostSlot),
     /// All slots are in use; some become free as copies end.
     NoSlot,
+}
+
+/// How far a record has come that a step waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Not all of it is there.
+    Reading,
+    /// All bytes are there and are being summed: they may be copied, and not be used.
+    Landed,
+    /// It is there and right.
+    Held,
 }
 
 /// Counters of what was read.
@@ -98,9 +84,12 @@ pub(super) struct Inflow {
     lent: VecDeque<(Ticket, HostSlot)>,
     /// Slots lent to copies that are not submitted yet.
     held: Vec<HostSlot>,
+    /// Slots of records that are still being summed, with copies that are not submitted yet.
+    held_early: Vec<HostSlot>,
     completions: Vec<Completion>,
-    /// Pieces that have landed and are not yet looked at.
-    arrived: Vec<(HostSlot, usize)>,
+    sums: Vec<Sums>,
+    /// One entry a piece that has settled and is not yet counted.
+    settled: Vec<HostSlot>,
     pace: Pace,
     /// Pieces of a record.
     pieces: usize,
@@ -153,8 +142,10 @@ impl Inflow {
             guesses: VecDeque::with_capacity(capacity),
             lent: VecDeque::with_capacity(capacity),
             held: Vec::with_capacity(capacity),
+            held_early: Vec::with_capacity(capacity),
             completions: Vec::new(),
-            arrived: Vec::new(),
+            sums: Vec::new(),
+            settled: Vec::new(),
             pace,
             pieces,
             kept_allowed: kept_capacity,
@@ -207,9 +198,7 @@ impl Inflow {
         let mut buffers = Vec::with_capacity(part.len() * self.pieces);
         for slot in part {
             self.tier.remove(slot);
-            let place = &mut self.places[slot.0 as usize];
-            buffers.extend(place.buffers.iter_mut().filter_map(Option::take));
-            place.key = None;
+            buffers.extend(self.places[slot.0 as usize].give_buffers());
         }
         self.transport.shrink(buffers);
     }
@@ -277,6 +266,8 @@ impl Inflow {
         if self.tier.is_kept_full() {
             let oldest = self.tier.oldest_kept()?;
             if !is_worth_more(key, oldest) {
+                // One that is worth much does not stand for ever before others that are worth little.
+                self.tier.renew_oldest_kept();
                 return None;
             }
         }
@@ -286,12 +277,7 @@ impl Inflow {
         }
         let slot = self.tier.claim(key, Claim::Keep)?;
         self.prepare(slot, key, false);
-        let place = &mut self.places[slot.0 as usize];
-        let pieces = place.pieces.expect("invariant: prepared above");
-        place.left = 0;
-        for (range, piece) in place.ranges.iter_mut().zip(pieces.iter()) {
-            *range = 0..usize::try_from(piece.span.len_bytes).expect("invariant: a piece fits its buffer");
-        }
+        self.places[slot.0 as usize].is_written_by_device();
         self.stats.kept += 1;
         Some(slot)
     }
@@ -326,6 +312,11 @@ impl Inflow {
             Some(ticket) => self.lent.extend(slots.iter().map(|&slot| (ticket, slot))),
             None => slots.iter().for_each(|&slot| self.tier.forget(slot)),
         }
+    }
+
+    /// Where experts are read from.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
     }
 
     pub(super) fn transport(&self) -> &Transport {
@@ -438,14 +429,7 @@ impl Inflow {
 
     fn prepare(&mut self, slot: HostSlot, key: ExpertKey, is_wanted: bool) {
         let pieces = self.source.expert_pieces(key);
-        let place = &mut self.places[slot.0 as usize];
-        place.left = pieces.len();
-        place.pieces = Some(pieces);
-        place.key = Some(key);
-        place.next_piece = 0;
-        place.is_second_read = false;
-        place.is_wanted = is_wanted;
-        place.failure = None;
+        self.places[slot.0 as usize].prepare(key, pieces, is_wanted);
     }
 
     /// Begins as many reads as the pace allows, demands first.
@@ -466,8 +450,9 @@ impl Inflow {
             if piece == 0 && is_guess {
                 self.stats.guesses_issued += 1;
             }
-            let buffer = place.buffers[piece].take().expect("invariant: nobody else reads into it");
-            place.begun[piece] = Some((Instant::now(), is_guess));
+            let buffer = place.take_buffer(piece);
+            let now = Instant::now();
+            place.begun[piece] = Some((now, is_guess));
             place.next_piece += 1;
             if place.next_piece == pieces.len() {
                 if is_guess {
@@ -476,28 +461,31 @@ impl Inflow {
                     self.demand.pop_front()
                 };
             }
-            self.pace.begun(span.len_bytes, is_guess);
+            self.pace.begun(span.len_bytes, is_guess, now);
             self.transport.push(Read {
                 file: span.file,
                 offset_bytes: span.offset_bytes,
                 len_bytes: u32::try_from(span.len_bytes).expect("invariant: a record is below 4 GiB"),
                 buffer,
-                tag: u64::from(slot.0) * PIECES_MAX as u64 + piece as u64,
+                tag: tag_of(slot, piece),
             });
         }
     }
 
-    /// Takes in what has been read; with `wait`, waits until something has.
+    /// Takes in what has been read and summed; with `wait`, waits until something has: a read, as long as one is under way.
     ///
     /// # Errors
     /// What happened to a read that a step waits for, or to the queue. What else is under way goes on.
     pub(super) fn collect(&mut self, wait: bool) -> Result<(), ExpertError> {
+        if wait && self.transport.in_flight() == 0 {
+            return self.wait_for_sums();
+        }
         let mut completions = std::mem::take(&mut self.completions);
         let polled = self.transport.poll(wait, &mut completions);
         self.take_in(completions, polled)
     }
 
-    /// As [`Self::collect`] that waits, for one who waits for something else as well: it is not counted as a wait for reads.
+    /// As [`Self::collect`] that waits for a read, for one who waits for something else as well: it is not counted as a wait for reads.
     ///
     /// # Errors
     /// As [`Self::collect`].
@@ -507,21 +495,37 @@ impl Inflow {
         self.take_in(completions, polled)
     }
 
+    /// Waits until something more has been summed, if there is anything to be.
+    ///
+    /// # Errors
+    /// As [`Self::collect`].
+    pub(super) fn wait_for_sums(&mut self) -> Result<(), ExpertError> {
+        let mut sums = std::mem::take(&mut self.sums);
+        self.transport.checker().wait(&mut sums);
+        self.note_sums(sums);
+        self.settle()
+    }
+
+    /// Whether something is being summed.
+    pub(super) fn is_summing(&mut self) -> bool {
+        self.transport.checker().outstanding() > 0
+    }
+
     fn take_in(
         &mut self,
         mut completions: Vec<Completion>,
         polled: Result<(), DiskError>,
     ) -> Result<(), ExpertError> {
         for Completion { tag, buffer, result } in completions.drain(..) {
-            let (index, piece) = (tag / PIECES_MAX as u64, tag % PIECES_MAX as u64);
-            let slot = HostSlot(u32::try_from(index).expect("invariant: tags are made of slots"));
-            let piece = usize::try_from(piece).expect("invariant: at most PIECES_MAX");
+            let (slot, piece) = of_tag(tag);
             self.arrive(slot, piece, buffer, result.map_err(ExpertError::from));
         }
         self.completions = completions;
+        let mut sums = std::mem::take(&mut self.sums);
+        self.transport.checker().take(&mut sums);
+        self.note_sums(sums);
         // The drive goes on while what it gave is looked at.
         self.begin_reads();
-        self.sum_arrived();
         let settled = self.settle();
         polled?;
         settled
@@ -538,117 +542,151 @@ impl Inflow {
         let place = &mut self.places[slot.0 as usize];
         let pieces = place.pieces.expect("invariant: what is read has pieces");
         let (begun, was_guess) = place.begun[piece].take().expect("invariant: what ends has begun");
-        self.pace.ended(pieces[piece].span.len_bytes, was_guess);
-        place.buffers[piece] = Some(buffer);
+        let now = Instant::now();
+        self.pace.ended(pieces[piece].span.len_bytes, was_guess, now);
+        place.buffers[piece] = Some(Arc::new(buffer));
+        place.to_land -= 1;
         match result {
             Ok(range) => {
                 if let Some(key) = place.key {
                     let bytes = range.len() as u64;
                     self.stats.read_bytes += bytes;
                     let watch = self.transport.watch();
-                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, Instant::now());
+                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, now);
                 }
                 place.ranges[piece] = range;
+                self.have_summed(slot, piece);
             }
             Err(error) => {
                 place.failure.get_or_insert(error);
+                self.settled.push(slot);
             }
         }
-        self.arrived.push((slot, piece));
     }
 
-    /// Sums what has arrived, where there is something to compare it with. A GGUF in place has no checksums.
-    fn sum_arrived(&mut self) {
-        if !self.transport.checker().is_on() {
+    /// Has a piece summed, where there is something to compare it with. A GGUF in place has no checksums.
+    fn have_summed(&mut self, slot: HostSlot, piece: usize) {
+        let place = &self.places[slot.0 as usize];
+        let pieces = place.pieces.expect("invariant: what has landed has pieces");
+        if !self.transport.checker().is_on() || place.key.is_none() || place.failure.is_some() {
+            self.settled.push(slot);
             return;
         }
-        let layout = self.source.record();
-        let mut places = Vec::with_capacity(self.arrived.len());
-        let mut matrices: Vec<&[u8]> = Vec::with_capacity(self.arrived.len());
-        for &(slot, piece) in &self.arrived {
-            let place = &self.places[slot.0 as usize];
-            let (Some(key), Some(buffer), None, Some(pieces)) =
-                (place.key, &place.buffers[piece], &place.failure, place.pieces)
-            else {
-                continue;
-            };
-            let bytes = &buffer.as_slice()[place.ranges[piece].clone()];
-            if pieces.len() == MATRICES {
-                places.push((slot, piece));
-                matrices.push(bytes);
-            } else {
-                places.extend((0..MATRICES).map(|matrix| (slot, matrix)));
-                matrices.extend(layout.matrices(key, bytes));
-            }
-        }
-        let sums = self.transport.checker().sum_matrices(&matrices);
-        for ((slot, matrix), sum) in places.into_iter().zip(sums) {
-            self.places[slot.0 as usize].sums[matrix] = sum;
+        let range = place.ranges[piece].clone();
+        let matrices = if pieces.len() == MATRICES {
+            [range, 0..0, 0..0]
+        } else {
+            self.source.record().matrix_ranges().map(|(offset_bytes, len_bytes)| {
+                let number = |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 4 GiB");
+                let begin = range.start + number(offset_bytes);
+                begin..begin + number(len_bytes)
+            })
+        };
+        let buffer = place.buffers[piece].clone().expect("invariant: it has landed");
+        let job = Piece { tag: tag_of(slot, piece), buffer, matrices };
+        if let Some(sums) = self.transport.checker().sum(job, place.is_wanted) {
+            self.note_sums(vec![sums]);
         }
     }
 
-    /// Counts what has arrived. Records of which all pieces have are done, or are read once more where they are wrong.
+    fn note_sums(&mut self, mut sums: Vec<Sums>) {
+        for Sums { tag, sums, .. } in sums.drain(..) {
+            let (slot, piece) = of_tag(tag);
+            let place = &mut self.places[slot.0 as usize];
+            match place.pieces.expect("invariant: what is summed has pieces").len() {
+                MATRICES => place.sums[piece] = sums[0],
+                _ => place.sums = sums,
+            }
+            self.settled.push(slot);
+        }
+        self.sums = sums;
+    }
+
+    /// Counts what has settled. Records of which all pieces have are done, or are read once more where they are wrong.
     fn settle(&mut self) -> Result<(), ExpertError> {
         let mut failure = None;
-        let mut arrived = std::mem::take(&mut self.arrived);
-        for (slot, _) in arrived.drain(..) {
+        let mut settled = std::mem::take(&mut self.settled);
+        for slot in settled.drain(..) {
             let place = &mut self.places[slot.0 as usize];
-            place.left -= 1;
-            if place.left > 0 {
-                continue;
-            }
-            let key = place.key.expect("invariant: what is read has a name");
-            let pieces = place.pieces.expect("invariant: what is read has pieces");
-            let checker = self.transport.checker();
-            if place.failure.is_none() && checker.is_on() && checker.judge(key, place.sums) == Verdict::Wrong
+            place.to_settle -= 1;
+            if place.to_settle == 0
+                && let Err(error) = self.conclude(slot)
             {
-                if !place.is_second_read {
-                    // The drive, or the way from it, may have been wrong this once.
-                    checker.note_second_read();
-                    (place.is_second_read, place.next_piece, place.left) = (true, 0, pieces.len());
+                failure.get_or_insert(error);
+            }
+        }
+        self.settled = settled;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// All that there is to know of a record in `slot` is known.
+    ///
+    /// # Errors
+    /// What is wrong with a record that a step waits for.
+    fn conclude(&mut self, slot: HostSlot) -> Result<(), ExpertError> {
+        let place = &mut self.places[slot.0 as usize];
+        let key = place.key.expect("invariant: what is read has a name");
+        let pieces = place.pieces.expect("invariant: what is read has pieces");
+        let checker = self.transport.checker();
+        if place.failure.is_none() && checker.is_on() && checker.judge(key, place.sums) == Verdict::Wrong {
+            let is_second_read = place.is_second_read;
+            if is_second_read {
+                let len_bytes = pieces.iter().map(|piece| piece.span.len_bytes).sum();
+                let span = Span { len_bytes, ..pieces[0].span };
+                place.failure = Some(checker.damaged(&Check::Record(key), span));
+            } else {
+                // The drive, or the way from it, may have been wrong this once.
+                checker.note_second_read();
+                place.is_second_read = true;
+            }
+            // Nobody uses the copy of what is wrong; but it reads the memory that is to be read into.
+            let early_copy = place.early_copy.take();
+            let waited = early_copy.map_or(Ok(()), |ticket| self.transport.wait_copy(ticket));
+            let place = &mut self.places[slot.0 as usize];
+            match waited {
+                Err(error) => place.failure = Some(error),
+                Ok(()) if is_second_read => {}
+                Ok(()) => {
+                    place.begin_again();
                     match self.tier.is_unwanted_guess(slot) {
                         true => self.guesses.push_back(slot),
                         false => self.demand.push_back(slot),
                     }
-                    continue;
-                }
-                let len_bytes = pieces.iter().map(|piece| piece.span.len_bytes).sum();
-                let span = Span { len_bytes, ..pieces[0].span };
-                place.failure = Some(checker.damaged(&Check::Record(key), span));
-            }
-            match place.failure.take() {
-                None => self.tier.landed(slot),
-                Some(error) => {
-                    place.key = None;
-                    self.tier.failed(slot);
-                    // Whoever wants it later reads it again, and hears of it then.
-                    if place.is_wanted && !matches!(error, ExpertError::Abandoned) {
-                        failure.get_or_insert(error);
-                    }
+                    return Ok(());
                 }
             }
         }
-        self.arrived = arrived;
-        failure.map_or(Ok(()), Err)
+        let place = &mut self.places[slot.0 as usize];
+        match place.failure.take() {
+            None => {
+                self.tier.landed(slot);
+                if let Some(ticket) = place.early_copy.take() {
+                    self.tier.lend(slot);
+                    self.lent.push_back((ticket, slot));
+                }
+                Ok(())
+            }
+            Some(error) => {
+                place.key = None;
+                self.tier.failed(slot);
+                // Whoever wants it later reads it again, and hears of it then.
+                let is_heard = place.is_wanted && !matches!(error, ExpertError::Abandoned);
+                if is_heard { Err(error) } else { Ok(()) }
+            }
+        }
     }
 
     /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails
     /// in silence.
     pub(super) fn abandon(&mut self) {
         for slot in self.demand.drain(..).chain(self.guesses.drain(..)) {
-            let place = &mut self.places[slot.0 as usize];
-            let pieces = place.pieces.map_or(0, |pieces| pieces.len());
-            place.left -= pieces - place.next_piece;
-            place.next_piece = pieces;
-            place.failure.get_or_insert(ExpertError::Abandoned);
-            if place.left == 0 {
-                place.failure = None;
-                place.key = None;
+            if self.places[slot.0 as usize].give_up() {
                 self.tier.failed(slot);
             }
         }
         self.places.iter_mut().for_each(|place| place.is_wanted = false);
         self.held.drain(..).for_each(|slot| self.tier.give_back(slot));
+        self.held_early.clear();
     }
 
     /// Forgets every record; reads and copies under way are waited for.
@@ -657,7 +695,7 @@ impl Inflow {
     /// When the device is lost or the queue fails.
     pub(super) fn clear(&mut self) -> Result<(), ExpertError> {
         self.abandon();
-        while self.transport.in_flight() > 0 {
+        while self.transport.in_flight() > 0 || self.is_summing() {
             self.collect(true)?;
         }
         while !self.lent.is_empty() {
@@ -667,15 +705,24 @@ impl Inflow {
         Ok(())
     }
 
-    /// How much of `key` is in `slot`; `None` when it is not there any more.
-    pub(super) fn state(&self, slot: HostSlot, key: ExpertKey) -> Option<Found> {
-        self.tier.lookup(key).filter(|&(at, _)| at == slot).map(|(_, found)| found)
+    /// How far `key` has come in `slot`; `None` when it is not there any more.
+    pub(super) fn arrival(&self, slot: HostSlot, key: ExpertKey) -> Option<Arrival> {
+        match self.tier.lookup(key).filter(|&(at, _)| at == slot)?.1 {
+            Found::Held => Some(Arrival::Held),
+            Found::Reading if self.places[slot.0 as usize].is_whole() => Some(Arrival::Landed),
+            Found::Reading => Some(Arrival::Reading),
+        }
     }
 
-    /// Keeps `slot`, whose record has landed, for a copy that is to be submitted next.
+    /// Keeps `slot`, whose record is held, for a copy that is to be submitted next.
     pub(super) fn hold(&mut self, slot: HostSlot) {
         self.tier.lend(slot);
         self.held.push(slot);
+    }
+
+    /// Keeps `slot`, whose record has landed and is being summed, for a copy that is submitted before anything else is taken in.
+    pub(super) fn hold_early(&mut self, slot: HostSlot) {
+        self.held_early.push(slot);
     }
 
     /// Records the copy of a held record to `target`.
@@ -694,6 +741,9 @@ impl Inflow {
     /// The copies of all that is held end with `ticket`.
     pub(super) fn submitted(&mut self, ticket: Ticket) {
         self.lent.extend(self.held.drain(..).map(|slot| (ticket, slot)));
+        for slot in self.held_early.drain(..) {
+            self.places[slot.0 as usize].early_copy = Some(ticket);
+        }
     }
 
     /// Takes back the slots whose copies have ended; with `wait`, waits for the oldest first.
@@ -715,28 +765,13 @@ impl Inflow {
     }
 }
 
-impl Place {
-    fn take_buffers(&mut self, pieces: usize, from: &mut Vec<HostBuffer>) {
-        for buffer in &mut self.buffers[..pieces] {
-            *buffer = Some(from.pop().expect("invariant: memory comes for whole records"));
-        }
-    }
+/// The number of a piece on its way into a slot.
+fn tag_of(slot: HostSlot, piece: usize) -> u64 {
+    u64::from(slot.0) * PIECES_MAX as u64 + piece as u64
 }
 
-impl Default for Place {
-    fn default() -> Self {
-        Self {
-            buffers: [const { None }; PIECES_MAX],
-            ranges: [const { 0..0 }; PIECES_MAX],
-            pieces: None,
-            key: None,
-            sums: [0; MATRICES],
-            begun: [None; PIECES_MAX],
-            next_piece: 0,
-            left: 0,
-            is_second_read: false,
-            is_wanted: false,
-            failure: None,
-        }
-    }
+fn of_tag(tag: u64) -> (HostSlot, usize) {
+    let slot = u32::try_from(tag / PIECES_MAX as u64).expect("invariant: tags are made of slots");
+    let piece = usize::try_from(tag % PIECES_MAX as u64).expect("invariant: at most PIECES_MAX");
+    (HostSlot(slot), piece)
 }

@@ -7,7 +7,7 @@
 //!   input gives equal plans. An expert is in at most one slot, and a slot of a wave is
 //!   no victim of that wave; of the wave before it may be, as copies run behind what was submitted earlier. Doing ([`staging`],
 //!   [`transport`], [`streamer`]) is bounded: by the ring, by the queue's depth, by the wave. What a store has a checksum
-//!   of is compared with it ([`check`]) before the device sees it.
+//!   of is compared with it ([`check`]) before the device's table names it.
 
 pub mod slot;
 
@@ -19,11 +19,15 @@ mod ranking;
 
 pub mod pace;
 
+pub mod prefetch;
+
 pub mod pool;
 
 pub mod plan;
 
 pub mod host_tier;
+
+mod sums;
 
 pub mod check;
 
@@ -34,6 +38,8 @@ pub mod staging;
 mod parts_ahead;
 
 mod retired;
+
+mod place;
 
 pub mod transport;
 
@@ -55,6 +61,7 @@ pub use host_pool::{HostPool, HostPoolError, HostPoolOptions};
 pub use inflow::InflowStats;
 pub use policy::Policy;
 pub use pool::ExpertSpace;
+pub use prefetch::PrefetchMode;
 pub use routes::{RouteError, RouteTrace};
 pub use staging::{HostPath, Staging};
 pub use streamer::{LayerUses, SlotMemory, StreamStats, Streamer};

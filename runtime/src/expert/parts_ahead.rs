@@ -5,6 +5,8 @@
 //! - Invariants: at most [`AHEAD`] parts are asked for and not taken. The thread ends with its owner.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -21,6 +23,7 @@ pub(super) struct PartsAhead {
     /// Buffers of the parts that were asked for and not taken, first asked first.
     asked: VecDeque<usize>,
     part_len: usize,
+    is_closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,8 +33,14 @@ impl PartsAhead {
         let (wanted, asked) = channel::<usize>();
         let (give, made) = channel();
         let part_len = maker.part_len();
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&is_closing);
         let work = move || {
             for buffers in asked {
+                // What is still asked for nobody will take.
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
                 if give.send(maker.make(buffers)).is_err() {
                     return;
                 }
@@ -43,6 +52,7 @@ impl PartsAhead {
             made,
             asked: VecDeque::with_capacity(AHEAD),
             part_len,
+            is_closing,
             thread: Some(thread),
         })
     }
@@ -74,6 +84,7 @@ impl PartsAhead {
 
 impl Drop for PartsAhead {
     fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Relaxed);
         self.wanted = None;
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so itself.

@@ -149,13 +149,13 @@ impl Pool {
         }
     }
 
-    /// Whether the policy would rather have `one` than `other`, wherever they are. Where it only knows an order of use, what leaves now is
-    /// worth more than what left before.
+    /// Whether the policy would rather have `one`, which leaves now, than `other`, which left before. Where it only knows an order of use, or
+    /// both are worth the same to it, that is the one that was used later.
     pub fn is_worth_more(&self, one: ExpertKey, other: ExpertKey) -> bool {
         match &self.order {
             Order::Recency(_) => true,
             Order::Ranking(ranking) => {
-                ranking.score(self.space.index(one)) > ranking.score(self.space.index(other))
+                ranking.score(self.space.index(one)) >= ranking.score(self.space.index(other))
             }
         }
     }

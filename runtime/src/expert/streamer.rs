@@ -5,31 +5,37 @@
 //! - Out: the same experts with their slots, all loaded or being loaded by work that is already submitted: what is submitted
 //!   after it finds them there.
 //! - Invariants: between two calls the device's table lists what the [`Pool`] has, and after a failed load perhaps some of its
-//!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies submitted after everything
-//!   that reads it and after its old entry is gone, on one queue, behind a barrier.
+//!   victims, whose slots are whole as long as they are listed. A slot is overwritten only by copies that run after everything
+//!   that reads it and after its old entry is gone; where copies have a queue of their own they wait for the kernels that the slots
+//!   were last given to, and for no others.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flint_shaders::layout::NO_SLOT;
 
 use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, ExpertKey, LayerIndex, SlotIndex};
 use crate::base::limits::POOL_BUFFERS_MAX;
-use crate::expert::host_tier::{Found, HostSlot};
-use crate::expert::inflow::{Inflow, InflowStats, Wanted};
+use crate::expert::host_tier::HostSlot;
+use crate::expert::inflow::{Arrival, Inflow, InflowStats, Wanted};
 use crate::expert::pace::Pace;
 use crate::expert::plan::{Load, Wave};
 use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
+use crate::expert::prefetch::{PrefetchControl, PrefetchMode, StepUse};
 use crate::expert::retired::Retired;
 use crate::expert::transport::COPY_BATCH_BYTES;
 use crate::expert::{ExpertError, Transport};
-use crate::gpu::{Buffer, Gpu, Placement, Ticket};
+use crate::gpu::{Buffer, Gpu, Mark, Placement, Recorder, Ticket};
 use crate::store::Source;
 
-/// Guesses of a layer that are read ahead: of recorded routes the best guess is right in 99 of 100 cases, the best three in 94, all six
-/// in 80; and a drive of a few GB/s reads two or three records while a device computes a layer.
-pub const GUESS_FAN_OUT: usize = 3;
+/// Two NaNs of 16 bits: scales of blocks are of these.
+#[cfg(feature = "simulation")]
+const POISON: u32 = 0x7e00_7e00;
+
+/// The longest time between two steps that counts as one step's.
+const STEP_MAX: Duration = Duration::from_secs(2);
 
 const _: () = assert!(
     POOL_BUFFERS_MAX == flint_shaders::layout::POOL_BUFFERS,
@@ -49,6 +55,10 @@ pub struct StreamStats {
     pub read_bytes: u64,
     /// Time spent reading and submitting copies, in nanoseconds.
     pub load_ns: u64,
+    /// Picks of layers that had been guessed at one layer earlier.
+    pub picks_guessed_at: u64,
+    /// Of those, picks that were among the guesses.
+    pub picks_guessed_right: u64,
 }
 
 /// What one layer's experts were used for since the streamer was made.
@@ -122,10 +132,22 @@ pub struct Streamer {
     memory: SlotMemory,
     table: Buffer,
     space: ExpertSpace,
-    prefetch: bool,
+    prefetch: PrefetchMode,
+    judge: PrefetchControl,
+    /// When the last step began, and what had been counted by then: bytes of guesses used and wasted, and the drive's busy time.
+    judged: Option<(Instant, [u64; 2], u64)>,
+    /// What was last guessed of which layer.
+    guessed: (LayerIndex, Vec<u32>),
     /// Experts that left their slot in a load that failed: whether the device's table still lists them is not known. They
     /// are taken from it in front of the next copies; until then a slot that it lists still holds what it says.
     unlisted: Vec<ExpertKey>,
+    /// Slots given to work that may not be submitted yet.
+    lately_given: Vec<SlotIndex>,
+    /// By slot: what was submitted when it was known that all to which the slot had been given was.
+    given_until: Vec<Option<Ticket>>,
+    /// Whether slots that are given to another expert are first filled with NaNs.
+    #[cfg(feature = "simulation")]
+    poisons: bool,
     /// The last load's copies, until somebody waits for them.
     copies: Option<Ticket>,
     /// Submitted copies, kept until the device has run them.
@@ -133,6 +155,8 @@ pub struct Streamer {
     stats: StreamStats,
     /// By expert layer, from the first.
     layers: Vec<LayerUses>,
+    /// By expert: how often it was used.
+    uses: Vec<u32>,
 }
 
 impl Streamer {
@@ -164,12 +188,20 @@ impl Streamer {
             memory,
             table,
             space,
-            prefetch: false,
+            prefetch: PrefetchMode::Off,
+            judge: PrefetchControl::default(),
+            judged: None,
+            guessed: (LayerIndex(0), Vec::new()),
             unlisted: Vec::new(),
+            lately_given: Vec::new(),
+            given_until: vec![None; slots as usize],
+            #[cfg(feature = "simulation")]
+            poisons: false,
             copies: None,
             retired: Retired::default(),
             stats: StreamStats::default(),
             layers: vec![LayerUses::default(); space.layer_count as usize],
+            uses: vec![0; space.total() as usize],
         })
     }
 
@@ -220,6 +252,12 @@ impl Streamer {
         Ok(())
     }
 
+    /// Whether what leaves its slot is written over with NaNs from now on.
+    #[cfg(feature = "simulation")]
+    pub fn poison(&mut self, is_on: bool) {
+        self.poisons = is_on;
+    }
+
     /// What the last load's copies end with, once: to be waited for apart from what comes behind them.
     pub fn take_copies(&mut self) -> Option<Ticket> {
         self.copies.take()
@@ -231,29 +269,53 @@ impl Streamer {
     }
 
     /// A step begins: one pass through all layers. Guesses for the one before are given up.
+    ///
+    /// All that was submitted before has been waited for.
     pub fn begin_step(&mut self) {
         self.pool.begin_step();
         self.inflow.drop_guesses(|_| true);
+        self.lately_given.clear();
+        self.judge_guesses();
+    }
+
+    /// Has the judge look at the step that has ended.
+    fn judge_guesses(&mut self) {
+        if self.prefetch != PrefetchMode::Auto || !self.can_guess() {
+            return;
+        }
+        let (stats, now) = (self.inflow.stats(), Instant::now());
+        let guesses = [stats.guesses_used + stats.guesses_used_late, stats.guesses_wasted];
+        let busy_ns = self.transport().counters().busy_ns;
+        let before = self.judged.replace((now, guesses, busy_ns));
+        let Some((begin, guesses_before, busy_before_ns)) = before else { return };
+        let elapsed = now.saturating_duration_since(begin);
+        // Longer than any step: nobody asked for one meanwhile, and that the drive was idle says nothing.
+        if elapsed > STEP_MAX {
+            return;
+        }
+        let bytes = |at: usize| (guesses[at] - guesses_before[at]) as f64 * self.memory.record_bytes as f64;
+        self.judge.note(StepUse {
+            used_bytes: bytes(0),
+            wasted_bytes: bytes(1),
+            busy_seconds: Duration::from_nanos(busy_ns.saturating_sub(busy_before_ns)).as_secs_f64(),
+            seconds: elapsed.as_secs_f64(),
+        });
     }
 
     /// As [`Self::begin_step`], for a step that uses nearly all experts.
     pub fn begin_sweep(&mut self) {
         self.pool.begin_sweep();
         self.inflow.drop_guesses(|_| true);
-    }
-
-    /// Whether every one of `experts` is in a slot.
-    pub fn are_resident(&self, layer: LayerIndex, experts: &[u32]) -> bool {
-        experts.iter().all(|&expert| {
-            let key = ExpertKey { layer, expert: ExpertIndex(expert) };
-            self.pool.lookup(key).is_some()
-        })
+        self.lately_given.clear();
     }
 
     /// Notes that a step used `experts`, all of which are in slots.
     pub fn touch(&mut self, layer: LayerIndex, experts: &[u32]) {
         for &expert in experts {
-            self.pool.touch(ExpertKey { layer, expert: ExpertIndex(expert) });
+            let key = ExpertKey { layer, expert: ExpertIndex(expert) };
+            self.pool.touch(key);
+            self.note_use(key);
+            self.lately_given.extend(self.pool.lookup(key));
         }
         self.note_uses(layer, experts.len() as u64, 0);
     }
@@ -267,14 +329,69 @@ impl Streamer {
         layer: LayerIndex,
         experts: &mut Vec<ExpertIndex>,
     ) -> Result<Wave, ExpertError> {
-        let started = std::time::Instant::now();
-        let wave = self.pool.plan_wave(layer, experts);
+        let started = Instant::now();
+        let wave = self.plan(layer, experts);
         self.note_uses(layer, wave.hit_count() as u64, wave.loads.len() as u64);
+        for &(expert, _) in &wave.experts {
+            self.note_use(ExpertKey { layer, expert });
+        }
         if !wave.loads.is_empty() {
             self.carry_out(&wave.loads)?;
         }
         self.stats.load_ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(wave)
+    }
+
+    /// As [`Self::load_wave`], for no step: what is read so is counted as no use.
+    ///
+    /// # Errors
+    /// As [`Self::load_wave`].
+    pub fn load_unasked(
+        &mut self,
+        layer: LayerIndex,
+        experts: &mut Vec<ExpertIndex>,
+    ) -> Result<(), ExpertError> {
+        let evictions = self.stats.evictions;
+        let wave = self.plan(layer, experts);
+        let done = if wave.loads.is_empty() { Ok(()) } else { self.carry_out(&wave.loads) };
+        self.stats.evictions = evictions;
+        done
+    }
+
+    fn plan(&mut self, layer: LayerIndex, experts: &mut Vec<ExpertIndex>) -> Wave {
+        if let Some(last) = self.inflow.transport().gpu().last_ticket() {
+            for SlotIndex(slot) in self.lately_given.drain(..) {
+                self.given_until[slot as usize] = Some(last);
+            }
+        }
+        let wave = self.pool.plan_wave(layer, experts);
+        self.lately_given.extend(wave.experts.iter().map(|&(_, slot)| slot));
+        wave
+    }
+
+    fn note_use(&mut self, key: ExpertKey) {
+        let uses = &mut self.uses[self.space.index(key) as usize];
+        *uses = uses.saturating_add(1);
+    }
+
+    /// How often each expert was used since the streamer was made, in a prompt once a chunk.
+    pub fn uses_of_experts(&self) -> impl Iterator<Item = (ExpertKey, u64)> {
+        let ExpertSpace { layer_first, expert_count, .. } = self.space;
+        (0..).zip(&self.uses).map(move |(index, &uses)| {
+            let layer = LayerIndex(layer_first + index / expert_count);
+            (ExpertKey { layer, expert: ExpertIndex(index % expert_count) }, u64::from(uses))
+        })
+    }
+
+    /// Whether the model has such an expert.
+    pub fn has_expert(&self, layer: u32, expert: u32) -> bool {
+        let layer = layer.checked_sub(self.space.layer_first);
+        layer.is_some_and(|layer| layer < self.space.layer_count) && expert < self.space.expert_count
+    }
+
+    /// Where experts are read from.
+    pub fn source(&self) -> &Source {
+        self.inflow.source()
     }
 
     fn note_uses(&mut self, layer: LayerIndex, hits: u64, misses: u64) {
@@ -328,17 +445,31 @@ impl Streamer {
     fn submit_keeps(&mut self, copies: &[(HostSlot, SlotIndex)]) -> Result<Ticket, ExpertError> {
         let transport = self.inflow.transport();
         let (gpu, clock) = (transport.gpu().clone(), transport.watch().clock.clone());
-        let mut recorder = gpu.recorder()?;
-        let mark = clock.mark(Lane::Copy, "keep", None, copies.len() as u64 * self.memory.record_bytes);
+        let mut recorder = gpu.copy_recorder()?;
+        let bytes = copies.len() as u64 * self.memory.record_bytes;
+        let mark = clock.mark_in(&recorder, Lane::Copy, "keep", None, bytes);
         clock.begin(&mut recorder, mark);
         for &(host, slot) in copies {
             let (source, offset_bytes) = self.memory.place(slot);
             self.inflow.record_keep(&mut recorder, host, source, offset_bytes);
         }
         clock.end(&mut recorder, mark);
-        let commands = recorder.finish()?;
-        let ticket = gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
+        self.submit(recorder, mark, None)
+    }
+
+    /// Submits copies recorded within `mark`, to run after `after`.
+    fn submit(
+        &mut self,
+        recorder: Recorder,
+        mark: Option<Mark>,
+        after: Option<Ticket>,
+    ) -> Result<Ticket, ExpertError> {
+        let transport = self.inflow.transport();
+        let (gpu, clock) = (transport.gpu().clone(), transport.watch().clock.clone());
+        let submitted =
+            recorder.finish().and_then(|commands| Ok((gpu.submit_copies(&commands, after)?, commands)));
+        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let (ticket, commands) = submitted?;
         self.retired.add(&gpu, ticket, commands)?;
         Ok(ticket)
     }
@@ -365,11 +496,13 @@ impl Streamer {
         [self.inflow.kept_count(), self.inflow.kept_memory(), self.inflow.kept_allowed()]
     }
 
+    /// Copies run as records land, beside their sums; the device's table names the slots only when all sums were right.
     fn bring(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
         self.inflow.take_back(false)?;
         let mut next = loads.iter().peekable();
-        let mut awaited: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
-        let mut batch: Vec<(HostSlot, &Load)> = Vec::with_capacity(loads.len());
+        let list = || Vec::<(HostSlot, &Load)>::with_capacity(loads.len());
+        // Held and to be copied; asked for and not copied; copied, with sums that are not known.
+        let (mut batch, mut awaited, mut unproven) = (list(), list(), list());
         let (mut is_first, mut are_kept) = (true, false);
         loop {
             // Asked for as early as there are slots, so that the drive always has work.
@@ -385,52 +518,92 @@ impl Streamer {
             if !std::mem::replace(&mut are_kept, true) {
                 // Behind what was found in host memory, which leaves its place there to what leaves the device.
                 self.keep_victims(loads)?;
+                #[cfg(feature = "simulation")]
+                self.poison_slots(loads)?;
             }
-            let is_last = next.peek().is_none() && awaited.is_empty();
-            let batch_bytes = batch.len() as u64 * self.memory.record_bytes;
-            if is_last || batch_bytes >= COPY_BATCH_BYTES || (awaited.is_empty() && !batch.is_empty()) {
+            let landed = awaited.iter().filter(|(slot, load)| {
+                matches!(self.inflow.arrival(*slot, load.key), Some(Arrival::Landed | Arrival::Held))
+            });
+            let landed = landed.count();
+            let ready = batch.len() + landed;
+            let (is_asked, is_all_here) = (next.peek().is_none(), landed == awaited.len());
+            if ready > 0 && (is_all_here || ready as u64 * self.memory.record_bytes >= COPY_BATCH_BYTES) {
+                for (slot, load) in std::mem::replace(&mut awaited, list()) {
+                    match self.inflow.arrival(slot, load.key) {
+                        Some(Arrival::Held) => self.inflow.hold(slot),
+                        Some(Arrival::Landed) => {
+                            self.inflow.hold_early(slot);
+                            unproven.push((slot, load));
+                        }
+                        Some(Arrival::Reading) | None => {
+                            awaited.push((slot, load));
+                            continue;
+                        }
+                    }
+                    batch.push((slot, load));
+                }
+                let is_last = is_asked && is_all_here && unproven.is_empty();
                 self.submit_copies(&batch, std::mem::take(&mut is_first), if is_last { loads } else { &[] })?;
                 batch.clear();
                 if is_last {
                     return Ok(());
                 }
             }
-            if awaited.is_empty() {
-                // Every host slot is being copied from, or guesses are being read into it.
-                if self.inflow.is_lending() {
-                    self.inflow.take_back(true)?;
-                } else {
-                    self.inflow.collect(true)?;
-                }
-                continue;
+            if is_asked && awaited.is_empty() && unproven.is_empty() {
+                return self.submit_copies(&[], is_first, loads);
             }
-            self.inflow.collect(true)?;
-            self.inflow.take_back(false)?;
-            let mut index = 0;
-            while index < awaited.len() {
-                let (slot, load) = awaited[index];
-                match self.inflow.state(slot, load.key) {
-                    Some(Found::Held) => {
-                        awaited.swap_remove(index);
-                        self.inflow.hold(slot);
-                        batch.push((slot, load));
-                    }
-                    Some(Found::Reading) => index += 1,
-                    None => {
-                        // It was begun for a step that failed, and given up: asked for anew.
-                        awaited.swap_remove(index);
-                        match self.inflow.want(load.key) {
-                            Wanted::Held(slot) => batch.push((slot, load)),
-                            Wanted::Reading(slot) => awaited.push((slot, load)),
-                            Wanted::NoSlot => unreachable!("its own slot has just become free"),
+            if !awaited.is_empty() {
+                self.inflow.collect(true)?;
+                self.inflow.take_back(false)?;
+            } else if self.inflow.is_summing() {
+                self.inflow.wait_for_sums()?;
+            } else if self.inflow.is_lending() {
+                // Every host slot is being copied from, or guesses are being read into it.
+                self.inflow.take_back(true)?;
+            } else {
+                self.inflow.collect(true)?;
+            }
+            for (slot, load) in std::mem::replace(&mut unproven, list()) {
+                match self.inflow.arrival(slot, load.key) {
+                    Some(Arrival::Held) => {}
+                    Some(Arrival::Landed) => unproven.push((slot, load)),
+                    // It was wrong, and is read again.
+                    Some(Arrival::Reading) | None => awaited.push((slot, load)),
+                }
+            }
+            for entry in &mut awaited {
+                // What was begun for a step that failed, and given up, is asked for anew.
+                if self.inflow.arrival(entry.0, entry.1.key).is_none() {
+                    entry.0 = match self.inflow.want(entry.1.key) {
+                        Wanted::Reading(slot) => slot,
+                        Wanted::Held(_) | Wanted::NoSlot => {
+                            unreachable!("it is nowhere, and its own slot has just become free")
                         }
-                    }
+                    };
                 }
             }
         }
     }
 
-    /// Submits copies of what host memory holds; in front of the first, what left its slot leaves the device's table, and behind
+    /// Fills the slots that are to be taken with NaNs, for a test: whoever still reads one computes with them.
+    #[cfg(feature = "simulation")]
+    fn poison_slots(&mut self, loads: &[Load]) -> Result<(), ExpertError> {
+        if !self.poisons {
+            return Ok(());
+        }
+        let mut recorder = self.inflow.transport().gpu().copy_recorder()?;
+        for &victim in &self.unlisted {
+            recorder.update(&self.table, self.entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
+        }
+        for load in loads {
+            let (buffer, offset_bytes) = self.memory.place(load.slot);
+            recorder.fill(buffer, offset_bytes, self.memory.record_bytes & !3, POISON);
+        }
+        let after = loads.iter().filter_map(|load| self.given_until[load.slot.0 as usize]).max();
+        self.submit(recorder, None, after).map(|_| ())
+    }
+
+    /// Submits copies of what host memory has; in front of the first, what left its slot leaves the device's table, and behind
     /// the last, `listed` enter it.
     fn submit_copies(
         &mut self,
@@ -452,14 +625,15 @@ impl Streamer {
     ) -> Result<Ticket, ExpertError> {
         let gpu = self.inflow.transport().gpu().clone();
         let clock = self.inflow.transport().watch().clock.clone();
-        let mut recorder = gpu.recorder()?;
+        let mut recorder = gpu.copy_recorder()?;
         if is_first {
             for &victim in &self.unlisted {
                 recorder.update(&self.table, self.entry_offset_bytes(victim), &NO_SLOT.to_le_bytes());
             }
         }
+        let after = batch.iter().filter_map(|(_, load)| self.given_until[load.slot.0 as usize]).max();
         let bytes = batch.len() as u64 * self.memory.record_bytes;
-        let mark = if bytes > 0 { clock.mark(Lane::Copy, "copy", None, bytes) } else { None };
+        let mark = if bytes > 0 { clock.mark_in(&recorder, Lane::Copy, "copy", None, bytes) } else { None };
         clock.begin(&mut recorder, mark);
         for &(slot, load) in batch {
             let (buffer, offset_bytes) = self.memory.place(load.slot);
@@ -472,11 +646,7 @@ impl Streamer {
         for load in listed {
             recorder.update(&self.table, self.entry_offset_bytes(load.key), &load.slot.0.to_le_bytes());
         }
-        let commands = recorder.finish()?;
-        let ticket = gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
-        self.retired.add(&gpu, ticket, commands)?;
-        Ok(ticket)
+        self.submit(recorder, mark, after)
     }
 
     fn entry_offset_bytes(&self, key: ExpertKey) -> u64 {
@@ -486,6 +656,9 @@ impl Streamer {
     /// Guesses that a step will soon want `experts` of `layer`, likeliest first: those that are nowhere are read when the drive
     /// has nothing else to do. They enter the pool only when they are used.
     pub fn guess(&mut self, layer: LayerIndex, experts: &[u32]) {
+        self.guessed.0 = layer;
+        self.guessed.1.clear();
+        self.guessed.1.extend(experts);
         for &expert in experts {
             let key = ExpertKey { layer, expert: ExpertIndex(expert) };
             if self.pool.lookup(key).is_none() {
@@ -496,6 +669,12 @@ impl Streamer {
 
     /// The picks of `layer` are known: guesses at others of it, and at layers before it, are given up.
     pub fn settle_guesses(&mut self, layer: LayerIndex, picks: &[u32]) {
+        if self.guessed.0 == layer && !self.guessed.1.is_empty() {
+            let right = picks.iter().filter(|pick| self.guessed.1.contains(pick)).count();
+            self.stats.picks_guessed_at += picks.len() as u64;
+            self.stats.picks_guessed_right += right as u64;
+            self.guessed.1.clear();
+        }
         self.inflow
             .drop_guesses(|key| key.layer < layer || (key.layer == layer && !picks.contains(&key.expert.0)));
     }
@@ -534,17 +713,23 @@ impl Streamer {
 
     /// Whether the next step is to guess.
     pub fn wants_guesses(&self) -> bool {
-        self.prefetch && self.can_guess()
+        let is_on = match self.prefetch {
+            PrefetchMode::On => true,
+            PrefetchMode::Off => false,
+            PrefetchMode::Auto => self.judge.is_on(),
+        };
+        is_on && self.can_guess()
     }
 
     /// Whether long prompts are to read ahead: wherever guesses are not forbidden, also with a pool that is still filling.
     pub fn wants_guesses_in_prompts(&self) -> bool {
-        self.prefetch
+        self.prefetch != PrefetchMode::Off
     }
 
-    /// Turns guesses on or off.
-    pub fn set_prefetch(&mut self, is_on: bool) {
-        self.prefetch = is_on;
+    /// Says when to guess.
+    pub fn set_prefetch(&mut self, mode: PrefetchMode) {
+        self.prefetch = mode;
+        (self.judge, self.judged) = (PrefetchControl::default(), None);
     }
 
     /// What was read, and why.

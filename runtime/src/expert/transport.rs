@@ -112,6 +112,8 @@ pub struct Transport {
     /// Submitted copies, kept until the device has run them.
     retired: Retired,
     watch: Watch,
+    #[cfg(feature = "simulation")]
+    is_simulated: bool,
 }
 
 impl Transport {
@@ -207,6 +209,8 @@ impl Transport {
             can_keep: false,
             retired: Retired::default(),
             watch: Watch::new(),
+            #[cfg(feature = "simulation")]
+            is_simulated: false,
         };
         transport.probe(&files[0])?;
         transport.can_keep = path != HostPath::Copy && transport.probe_back()?;
@@ -381,6 +385,11 @@ impl Transport {
     /// place has none.
     pub fn check_against(&mut self, source: Arc<Source>) {
         self.checker = Checker::new(source);
+        #[cfg(feature = "simulation")]
+        if self.is_simulated {
+            // Records of small models are not worth a thread; what happens beside threads is to be seen with them, too.
+            self.checker.share_all();
+        }
     }
 
     /// What was checked since then.
@@ -589,9 +598,9 @@ impl Transport {
             recorder.barrier();
             finish(&mut recorder);
         }
-        let commands = recorder.finish()?;
-        let ticket = self.gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
+        let submitted = recorder.finish().and_then(|commands| Ok((self.gpu.submit(&[&commands])?, commands)));
+        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let (ticket, commands) = submitted?;
         for item in self.landed.drain(..) {
             self.staging.release(ticket, item.buffer);
         }
@@ -637,7 +646,7 @@ impl Transport {
         seed: u64,
         faults: &disk::Faults,
     ) -> Result<Self, ExpertError> {
-        Self::open_with(gpu, files, options, &mut |_| {
+        let transport = Self::open_with(gpu, files, options, &mut |_| {
             let simulated = files.iter().map(|file| disk::SimulatedFile::real(file.clone())).collect();
             let queue = disk::SimulatedQueue::new(seed, simulated, *faults, options.depth);
             let report = ReadPathReport {
@@ -650,6 +659,7 @@ impl Transport {
                 lost: vec![format!("everything: this is a simulated disk of seed {seed}")],
             };
             Ok((Box::new(queue), report))
-        })
+        })?;
+        Ok(Self { is_simulated: true, ..transport })
     }
 }

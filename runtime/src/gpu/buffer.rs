@@ -246,7 +246,13 @@ pub(super) fn create_raw(
     if external.is_some() {
         info = info.push_next(&mut handles);
     }
-    // SAFETY: the length is within the limits and above 0; sharing is exclusive to the one queue family.
+    // Concurrent where copies run on another family: ownership of single slots would have to be handed over at every copy, and a
+    // buffer, which has no layout, gains nothing by it.
+    let families = device.sharing_families();
+    if let Some(families) = &families {
+        info = info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(families);
+    }
+    // SAFETY: the length is within the limits and above 0; the families are two of the device's.
     unsafe { device.raw.create_buffer(&info, None) }.map_err(|result| match result {
         vk::Result::ERROR_INVALID_EXTERNAL_HANDLE => {
             GpuError::DriverRefused { call: "vkCreateBuffer", result: describe(result) }

@@ -82,6 +82,18 @@ impl Clock {
         Some(Mark { pair, lane, what, layer, bytes })
     }
 
+    /// As [`Self::mark`], for `recorder` alone: `None` also where its queue notes no stamps.
+    pub fn mark_in(
+        &self,
+        recorder: &Recorder,
+        lane: Lane,
+        what: &'static str,
+        layer: Option<u32>,
+        bytes: u64,
+    ) -> Option<Mark> {
+        if recorder.can_stamp() { self.mark(lane, what, layer, bytes) } else { None }
+    }
+
     /// Records the mark's beginning.
     pub fn begin(&self, recorder: &mut Recorder, mark: Option<Mark>) {
         if let (Some(inner), Some(mark)) = (&self.0, mark) {
@@ -102,6 +114,14 @@ impl Clock {
         if let (Some(inner), Some(mark)) = (&self.0, mark) {
             let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.pending.push((ticket, mark, is_last));
+        }
+    }
+
+    /// The only commands of `mark` were submitted with this ticket, or not at all, as recording or submitting failed.
+    pub fn ended(&self, ticket: Option<Ticket>, mark: Option<Mark>) {
+        match ticket {
+            Some(ticket) => self.submitted(ticket, mark, true),
+            None => self.give_back(mark),
         }
     }
 

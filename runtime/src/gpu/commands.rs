@@ -13,6 +13,7 @@ use ash::vk;
 
 use super::context::Shared;
 use super::error::GpuError;
+use super::queues::QueueKind;
 use super::tape::Tape;
 use super::timeline::Ticket;
 
@@ -21,13 +22,20 @@ pub struct Commands {
     pub(super) shared: Arc<Shared>,
     tape: Option<Tape>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
-    /// Its last submission; 0 before the first.
+    /// Where it runs.
+    pub(super) kind: QueueKind,
+    /// The value of its last submission; 0 before the first.
     ticket: AtomicU64,
 }
 
 impl Commands {
-    pub(super) fn new(shared: &Arc<Shared>, tape: Tape, kept: Vec<Arc<dyn Any + Send + Sync>>) -> Self {
-        Self { shared: Arc::clone(shared), tape: Some(tape), kept, ticket: AtomicU64::new(0) }
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        kind: QueueKind,
+        tape: Tape,
+        kept: Vec<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self { shared: Arc::clone(shared), tape: Some(tape), kept, kind, ticket: AtomicU64::new(0) }
     }
 
     pub(super) fn buffer(&self) -> vk::CommandBuffer {
@@ -36,24 +44,25 @@ impl Commands {
 
     /// The ticket of its last submission.
     pub fn ticket(&self) -> Option<Ticket> {
-        Some(Ticket(self.ticket.load(Ordering::Acquire))).filter(|ticket| ticket.0 > 0)
+        let value = self.ticket.load(Ordering::Acquire);
+        (value > 0).then_some(Ticket { kind: self.kind, value })
     }
 
     pub(super) fn set_ticket(&self, ticket: Ticket) {
-        self.ticket.store(ticket.0, Ordering::Release);
+        self.ticket.store(ticket.value, Ordering::Release);
     }
 }
 
 impl Drop for Commands {
     fn drop(&mut self) {
         let Some(tape) = self.tape.take() else { return };
-        let answer = self.ticket().map_or(Ok(()), |ticket| self.shared.timeline.wait(ticket));
+        let answer = self.ticket().map_or(Ok(()), |ticket| self.shared.timeline(ticket).wait(ticket));
         if matches!(answer, Err(GpuError::Timeout { .. })) {
             // A hung device may still read all of this: it is left to the process's end.
             std::mem::forget(std::mem::take(&mut self.kept));
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
-        self.shared.tapes.give_back(tape);
+        self.shared.tapes(self.kind).give_back(tape);
     }
 }

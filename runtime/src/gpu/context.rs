@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ash::vk;
 use flint_shaders::Kernel;
@@ -22,9 +23,10 @@ use super::instance::{Instance, ValidationLog};
 use super::memory::Memory;
 use super::pipeline::Pipeline;
 use super::placement::{HeapUse, Placement};
+use super::queues::{CopyQueue, QueueKind};
 use super::recorder::Recorder;
 use super::tape::Tapes;
-use super::timeline::{Ticket, Timeline};
+use super::timeline::{Ticket, Timeline, raw_queue};
 use super::timestamps::Timestamps;
 use super::{import, mapped, probe};
 use crate::base::limits::COMMANDS_PER_SUBMIT_MAX;
@@ -32,12 +34,45 @@ use crate::base::region::HostRegion;
 
 /// What the objects of one device share.
 pub(super) struct Shared {
-    pub(super) timeline: Timeline,
-    pub(super) tapes: Tapes,
+    kernels: Timeline,
+    /// `None` where copies share the kernels' queue and timeline.
+    copies: Option<Timeline>,
+    /// The last of the copies that kernels submitted from now on run behind.
+    copies_seen: AtomicU64,
+    tapes: [Tapes; 2],
     pub(super) pools: DescriptorPools,
     pub(super) cache: PipelineCache,
     pub(super) memory: Memory,
     pub(super) device: Arc<Device>,
+}
+
+impl Shared {
+    /// The timeline that `ticket` is of.
+    pub(super) fn timeline(&self, ticket: Ticket) -> &Timeline {
+        match ticket.kind {
+            QueueKind::Kernels => &self.kernels,
+            QueueKind::Copies => self.copies.as_ref().expect("invariant: it gave the ticket"),
+        }
+    }
+
+    /// What is recorded on for the queue of `kind`.
+    pub(super) fn tapes(&self, kind: QueueKind) -> &Tapes {
+        match kind {
+            QueueKind::Kernels => &self.tapes[0],
+            QueueKind::Copies => &self.tapes[1],
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// What runs on one queue may wait for the semaphore of the other: none is destroyed before both are done. A wait that has passed may
+    /// still be known to a driver's own thread (Mesa 22.3.6, lavapipe), so the queues are asked, too.
+    fn drop(&mut self) {
+        for timeline in [Some(&self.kernels), self.copies.as_ref()].into_iter().flatten() {
+            // A device that is lost or hangs is left to the drops of the fields.
+            let _ = timeline.drain();
+        }
+    }
 }
 
 /// How to open a device.
@@ -52,6 +87,8 @@ pub struct GpuOptions {
     pub cache_dir: Option<PathBuf>,
     /// Lowers what one storage-buffer binding may reach, to run as on a smaller device; `None` for what this one has.
     pub storage_range_max: Option<u64>,
+    /// Whether copies run on a queue of their own. `FLINT_RT_COPY_QUEUE` in the environment, `auto`, `shared` or `split`, goes before.
+    pub copy_queue: CopyQueue,
 }
 
 /// Every Vulkan device, usable or not, in our order.
@@ -89,10 +126,20 @@ impl Gpu {
             let range = &mut candidate.info.limits.storage_range;
             *range = range_max.min(*range);
         }
-        let device = Arc::new(Device::open(instance, candidate)?);
+        let copy_queue = options.copy_queue.or_environment();
+        let device = Arc::new(Device::open(instance, candidate, copy_queue)?);
+        let [kernels, copies] = [QueueKind::Kernels, QueueKind::Copies].map(|kind| device.lane(kind));
+        let queue = raw_queue(&device, kernels);
+        let copy_queue = match device.queues.copies {
+            Some(copies) => Some(raw_queue(&device, copies)),
+            None => (copy_queue == CopyQueue::Split).then(|| queue.clone()),
+        };
+        let on_copies = |queue| Timeline::new(Arc::clone(&device), QueueKind::Copies, queue);
         let shared = Shared {
-            timeline: Timeline::new(Arc::clone(&device))?,
-            tapes: Tapes::new(Arc::clone(&device)),
+            copies: copy_queue.map(on_copies).transpose()?,
+            copies_seen: AtomicU64::new(0),
+            kernels: Timeline::new(Arc::clone(&device), QueueKind::Kernels, queue)?,
+            tapes: [kernels, copies].map(|lane| Tapes::new(Arc::clone(&device), lane.family)),
             pools: DescriptorPools::new(Arc::clone(&device)),
             cache: PipelineCache::open(Arc::clone(&device), options.cache_dir.as_deref())?,
             memory: Memory::new(Arc::clone(&device))?,
@@ -189,7 +236,21 @@ impl Gpu {
     /// # Errors
     /// The driver's.
     pub fn recorder(&self) -> Result<Recorder, GpuError> {
-        Recorder::new(&self.shared)
+        Recorder::new(&self.shared, QueueKind::Kernels)
+    }
+
+    /// Begins a recording of copies, updates and fills for [`Self::submit_copies`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn copy_recorder(&self) -> Result<Recorder, GpuError> {
+        let has_queue = self.shared.copies.is_some();
+        Recorder::new(&self.shared, if has_queue { QueueKind::Copies } else { QueueKind::Kernels })
+    }
+
+    /// Whether copies run beside kernels, on a timeline of their own.
+    pub fn has_copy_queue(&self) -> bool {
+        self.shared.copies.is_some()
     }
 
     /// `count` stamps on the device's clock, reset; waits for that.
@@ -208,8 +269,8 @@ impl Gpu {
         Ok(stamps)
     }
 
-    /// Hands commands to the device, to be run in this order, after all that was submitted before. Host writes made until
-    /// now are seen by them.
+    /// Hands commands to the device, to be run in this order, after all that was submitted before, copies among it. Host writes made
+    /// until now are seen by them.
     ///
     /// # Errors
     /// [`GpuError::DeviceLost`]; the driver's. Then nothing was submitted.
@@ -222,10 +283,55 @@ impl Gpu {
             count <= COMMANDS_PER_SUBMIT_MAX,
             "{count} commands are over {COMMANDS_PER_SUBMIT_MAX} a submission"
         );
-        let timeline = &self.shared.timeline;
+        let (kernels, seen) = (&self.shared.kernels, &self.shared.copies_seen);
+        let copies = self.shared.copies.as_ref();
+        let last = copies.and_then(|copies| copies.last().map(|last| (copies, last)));
+        // A wait holds for all that is submitted later, too.
+        let after = last.filter(|(_, last)| last.value > seen.load(Ordering::Acquire));
+        let ticket = self.submit_on(kernels, all, after)?;
+        if let Some((_, last)) = after {
+            seen.fetch_max(last.value, Ordering::AcqRel);
+        }
+        Ok(ticket)
+    }
+
+    /// Hands copies to the device, recorded by [`Self::copy_recorder`], to be run after all copies that were submitted before and
+    /// the kernels of `after`, whose results they do not read; where they have a queue of their own, beside everything else. Whatever is submitted later by [`Self::submit`] runs
+    /// after them.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    ///
+    /// # Panics
+    /// As [`Self::submit`].
+    pub fn submit_copies(&self, commands: &Commands, after: Option<Ticket>) -> Result<Ticket, GpuError> {
+        let Some(copies) = &self.shared.copies else { return self.submit(&[commands]) };
+        let kernels = &self.shared.kernels;
+        let after = match after {
+            // What kernels have read they have read: there is nothing of theirs to be seen.
+            Some(after) if after.kind == QueueKind::Kernels && !kernels.is_done(after)? => {
+                Some((kernels, after))
+            }
+            _ => None,
+        };
+        self.submit_on(copies, &[commands], after)
+    }
+
+    /// The ticket of what [`Self::submit`] took last.
+    pub fn last_ticket(&self) -> Option<Ticket> {
+        self.shared.kernels.last()
+    }
+
+    fn submit_on(
+        &self,
+        timeline: &Timeline,
+        all: &[&Commands],
+        after: Option<(&Timeline, Ticket)>,
+    ) -> Result<Ticket, GpuError> {
         let check = |buffers: &mut [vk::CommandBufferSubmitInfo<'_>]| {
             for (index, (&commands, buffer)) in all.iter().zip(buffers).enumerate() {
                 assert!(Arc::ptr_eq(&self.shared, &commands.shared), "commands of another device");
+                assert_eq!(commands.kind, timeline.kind(), "commands were recorded for another queue");
                 let is_repeated = all[..index].iter().any(|&other| std::ptr::eq(other, commands));
                 assert!(!is_repeated, "the same commands twice in one submission");
                 let before = commands.ticket();
@@ -235,7 +341,9 @@ impl Gpu {
             }
             Ok(())
         };
-        timeline.submit(count, check, |ticket| all.iter().for_each(|commands| commands.set_ticket(ticket)))
+        timeline.submit(all.len(), after, check, |ticket| {
+            all.iter().for_each(|commands| commands.set_ticket(ticket))
+        })
     }
 
     /// Waits until the device has done what `ticket` stands for, and all before it.
@@ -246,7 +354,7 @@ impl Gpu {
     /// # Panics
     /// When the ticket was never given out.
     pub fn wait(&self, ticket: Ticket) -> Result<(), GpuError> {
-        self.shared.timeline.wait(ticket)
+        self.shared.timeline(ticket).wait(ticket)
     }
 
     /// Whether the device has done what `ticket` stands for.
@@ -254,7 +362,7 @@ impl Gpu {
     /// # Errors
     /// [`GpuError::DeviceLost`].
     pub fn is_done(&self, ticket: Ticket) -> Result<bool, GpuError> {
-        self.shared.timeline.is_done(ticket)
+        self.shared.timeline(ticket).is_done(ticket)
     }
 
     /// What the validation layer has said so far; empty without validation.

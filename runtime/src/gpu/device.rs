@@ -1,4 +1,4 @@
-//! The open device: its function pointers, its queue family, and whether it is lost.
+//! The open device: its function pointers, its queues, and whether it is lost.
 //!
 //! Owns the logical device and, through it, the instance. In: the [`Candidate`] to open. Out: a [`Device`] that every
 //! object of this station keeps alive.
@@ -15,12 +15,15 @@ use super::error::GpuError;
 use super::info::DeviceInfo;
 use super::instance::Instance;
 use super::probe::Candidate;
+use super::queues::{CopyQueue, Lane, QueueKind, Queues};
 
 /// A logical device.
 pub(super) struct Device {
     pub(super) raw: ash::Device,
     pub(super) physical: vk::PhysicalDevice,
-    pub(super) family: u32,
+    pub(super) queues: Queues,
+    /// Whether stamps can be reset by the host.
+    pub(super) has_host_query_reset: bool,
     pub(super) info: DeviceInfo,
     pub(super) host_import: Option<ext::external_memory_host::Device>,
     names: Option<ext::debug_utils::Device>,
@@ -30,13 +33,20 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Opens `candidate` with one compute queue.
+    /// Opens `candidate` with a queue for kernels, and one for copies where it has one and `copies` does not forbid it.
     ///
     /// # Errors
     /// When the driver refuses.
-    pub(super) fn open(instance: Instance, candidate: Candidate) -> Result<Self, GpuError> {
-        let Candidate { physical, info, family } = candidate;
-        let family = family.expect("invariant: a device without a compute queue is not chosen");
+    pub(super) fn open(
+        instance: Instance,
+        candidate: Candidate,
+        copies: CopyQueue,
+    ) -> Result<Self, GpuError> {
+        let Candidate { physical, info, queues } = candidate;
+        let mut queues = queues.expect("invariant: a device without a compute queue is not chosen");
+        if copies == CopyQueue::Shared {
+            queues.copies = None;
+        }
         let mut extensions = Vec::new();
         if info.limits.import_alignment.is_some() {
             extensions.push(ext::external_memory_host::NAME.as_ptr());
@@ -44,18 +54,30 @@ impl Device {
         if info.has_memory_budget {
             extensions.push(ext::memory_budget::NAME.as_ptr());
         }
-        let priorities = [1.0];
-        let queues =
-            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let priorities = [1.0, 1.0];
+        let of_family = |family: u32, count: usize| {
+            vk::DeviceQueueCreateInfo::default()
+                .queue_family_index(family)
+                .queue_priorities(&priorities[..count])
+        };
+        let family = queues.kernels.family;
+        let queue_infos = match queues.copies {
+            None => vec![of_family(family, 1)],
+            Some(copies) if copies.family == family => vec![of_family(family, 2)],
+            Some(copies) => vec![of_family(family, 1), of_family(copies.family, 1)],
+        };
+        let has_host_query_reset = has_host_query_reset(&instance, physical);
         let base = vk::PhysicalDeviceFeatures::default().shader_storage_buffer_array_dynamic_indexing(true);
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .host_query_reset(has_host_query_reset);
         let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
             .synchronization2(true)
             .subgroup_size_control(true)
             .compute_full_subgroups(true)
             .maintenance4(true);
         let create = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&queues)
+            .queue_create_infos(&queue_infos)
             .enabled_extension_names(&extensions)
             .enabled_features(&base)
             .push_next(&mut v12)
@@ -71,13 +93,28 @@ impl Device {
         Ok(Self {
             raw,
             physical,
-            family,
+            queues,
+            has_host_query_reset,
             info,
             host_import,
             names,
             is_lost: AtomicBool::new(false),
             instance,
         })
+    }
+
+    /// The queue on which work of `kind` runs.
+    pub(super) fn lane(&self, kind: QueueKind) -> Lane {
+        match kind {
+            QueueKind::Kernels => self.queues.kernels,
+            QueueKind::Copies => self.queues.copies.unwrap_or(self.queues.kernels),
+        }
+    }
+
+    /// The families that use a buffer, where they are two.
+    pub(super) fn sharing_families(&self) -> Option<[u32; 2]> {
+        let families = [QueueKind::Kernels, QueueKind::Copies].map(|kind| self.lane(kind).family);
+        (families[0] != families[1]).then_some(families)
     }
 
     /// The error for `result` of `call`; remembers a loss.
@@ -109,6 +146,14 @@ impl Device {
         // only makes a message harder to read, so the answer does not matter.
         let _ = unsafe { names.set_debug_utils_object_name(&info) };
     }
+}
+
+fn has_host_query_reset(instance: &Instance, physical: vk::PhysicalDevice) -> bool {
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
+    let mut chain = vk::PhysicalDeviceFeatures2::default().push_next(&mut v12);
+    // SAFETY: the device comes from this instance and speaks Vulkan 1.3, where the struct is core.
+    unsafe { instance.raw.get_physical_device_features2(physical, &mut chain) };
+    v12.host_query_reset == vk::TRUE
 }
 
 impl Drop for Device {

@@ -1,7 +1,7 @@
 //! Station `gpu`: Vulkan 1.3, thin. It runs what it is told and decides nothing about the model.
 //!
-//! Owns the instance, the device, its one compute queue, device memory, pipelines, descriptor sets, recorded commands,
-//! and the timeline that says how far the device has come. In: kernels as data ([`flint_shaders::Kernel`]), host memory
+//! Owns the instance, the device, its queues, device memory, pipelines, descriptor sets, recorded commands,
+//! and the timelines that say how far the device has come. In: kernels as data ([`flint_shaders::Kernel`]), host memory
 //! ([`crate::base::region::HostRegion`]), recordings. Out: [`Buffer`]s with the results, [`Ticket`]s, typed
 //! [`GpuError`]s.
 //!
@@ -18,7 +18,8 @@
 //! has passed. Kernels are built without robust buffer access: what a kernel reads inside its bindings is the caller's
 //! responsibility.
 //!
-//! Invariants: one queue, one timeline; ticket `n` has passed when the semaphore counts `n`; every object keeps the
+//! Invariants: one queue for kernels, with one timeline, and one for copies where the device has it, with another; ticket `n` of a
+//! timeline has passed when its semaphore counts `n`; every object keeps the
 //! device alive that made it, so drop order does not matter.
 
 mod bind;
@@ -37,6 +38,7 @@ mod memory;
 mod pipeline;
 mod placement;
 mod probe;
+mod queues;
 mod recorder;
 mod tape;
 mod timeline;
@@ -53,6 +55,7 @@ pub use info::{DeviceChoice, DeviceInfo, DeviceKind, DeviceLimits};
 pub use instance::ValidationLog;
 pub use pipeline::Pipeline;
 pub use placement::{HeapUse, Placement};
+pub use queues::CopyQueue;
 pub use recorder::Recorder;
 pub use timeline::Ticket;
 pub use timestamps::Timestamps;

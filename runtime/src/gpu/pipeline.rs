@@ -164,7 +164,9 @@ impl<'a> Request<'a> {
         if self.has_full_subgroups {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
         }
-        let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
+        // So that workgroups may be counted from another number than 0 (`Recorder::dispatch_from`).
+        let flags = vk::PipelineCreateFlags::DISPATCH_BASE;
+        let infos = [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout)];
         let cache = lock(&shared.cache.raw);
         // SAFETY:
         // - Module and layout were made from this device for this kernel; the cache is used under its lock.

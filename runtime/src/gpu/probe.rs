@@ -9,13 +9,14 @@ use ash::{ext, vk};
 use super::error::GpuError;
 use super::info::{self, DeviceChoice, DeviceInfo, DeviceKind, DeviceLimits};
 use super::instance::Instance;
+use super::queues::{self, Queues};
 
 /// A device that could be opened.
 pub(super) struct Candidate {
     pub(super) physical: vk::PhysicalDevice,
     pub(super) info: DeviceInfo,
-    /// The queue family with compute to use.
-    pub(super) family: Option<u32>,
+    /// The queues to use; `None` without compute.
+    pub(super) queues: Option<Queues>,
 }
 
 /// Every device of `instance`, in our order.
@@ -70,13 +71,16 @@ fn candidate(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<C
     } else {
         Properties { base, ..Properties::default() }
     };
-    let (family, timestamp_bits) = compute_family(instance, physical);
+    // SAFETY: `physical` comes from this instance.
+    let families = unsafe { instance.get_physical_device_queue_family_properties(physical) };
+    let queues = queues::choose(&families);
+    let timestamp_bits = queues.map_or(0, |queues| queues.kernels.timestamp_bits);
     let mut missing =
         if is_new { missing_features(instance, physical) } else { vec!["Vulkan 1.3".to_owned()] };
     if is_new {
         missing.extend(missing_subgroup_operations(&properties.subgroup));
     }
-    if family.is_none() {
+    if queues.is_none() {
         missing.push("a compute queue".to_owned());
     }
     // SAFETY: `physical` comes from this instance.
@@ -88,7 +92,7 @@ fn candidate(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<C
     info.heaps = heaps.collect();
     info.has_memory_budget = has(ext::memory_budget::NAME);
     info.missing = missing;
-    Ok(Candidate { physical, info, family })
+    Ok(Candidate { physical, info, queues })
 }
 
 fn read_properties(instance: &ash::Instance, physical: vk::PhysicalDevice, has_import: bool) -> Properties {
@@ -196,24 +200,6 @@ fn kind(kind: vk::PhysicalDeviceType) -> DeviceKind {
         vk::PhysicalDeviceType::CPU => DeviceKind::Software,
         _ => DeviceKind::Other,
     }
-}
-
-/// The family to use, and its timestamps' bits: a family without graphics, which a desktop leaves alone, else any with
-/// compute.
-fn compute_family(instance: &ash::Instance, physical: vk::PhysicalDevice) -> (Option<u32>, u32) {
-    // SAFETY: `physical` comes from this instance.
-    let families = unsafe { instance.get_physical_device_queue_family_properties(physical) };
-    let with = |flags: vk::QueueFlags, without: vk::QueueFlags| {
-        families.iter().position(|family| {
-            family.queue_count > 0
-                && family.queue_flags.contains(flags)
-                && !family.queue_flags.intersects(without)
-        })
-    };
-    let index = with(vk::QueueFlags::COMPUTE, vk::QueueFlags::GRAPHICS)
-        .or_else(|| with(vk::QueueFlags::COMPUTE, vk::QueueFlags::empty()));
-    let bits = index.map_or(0, |index| families[index].timestamp_valid_bits);
-    (index.and_then(|index| u32::try_from(index).ok()), bits)
 }
 
 fn missing_features(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<String> {

@@ -18,6 +18,7 @@ use super::commands::Commands;
 use super::context::Shared;
 use super::error::GpuError;
 use super::pipeline::Pipeline;
+use super::queues::QueueKind;
 use super::tape::Tape;
 use super::timestamps::Timestamps;
 
@@ -54,6 +55,7 @@ impl Kept {
 /// A recording under way.
 pub struct Recorder {
     shared: Arc<Shared>,
+    kind: QueueKind,
     /// `None` once it has become commands.
     tape: Option<Tape>,
     kept: Kept,
@@ -62,10 +64,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// See [`super::Gpu::recorder`].
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, GpuError> {
-        let tape = shared.tapes.take()?;
+    pub(super) fn new(shared: &Arc<Shared>, kind: QueueKind) -> Result<Self, GpuError> {
+        let tape = shared.tapes(kind).take()?;
         let mut recorder = Self {
             shared: Arc::clone(shared),
+            kind,
             tape: Some(tape),
             kept: Kept::default(),
             bound_pipeline: vk::Pipeline::null(),
@@ -84,8 +87,24 @@ impl Recorder {
     /// When the bindings are another kernel's, `push` is not as long as the kernel's push constants, or a count is over
     /// the device's limit.
     pub fn dispatch(&mut self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8], groups: [u32; 3]) {
+        self.dispatch_from(pipeline, bindings, push, [0; 3], groups);
+    }
+
+    /// As [`Self::dispatch`], for the workgroups from `base` on: the kernel sees their numbers, not numbers from 0.
+    ///
+    /// # Panics
+    /// As there; the limit is on the last workgroup's number.
+    pub fn dispatch_from(
+        &mut self,
+        pipeline: &Pipeline,
+        bindings: &Bindings,
+        push: &[u8],
+        base: [u32; 3],
+        groups: [u32; 3],
+    ) {
         let kernel = pipeline.kernel();
         let name = kernel.name;
+        assert_eq!(self.kind, QueueKind::Kernels, "kernel {name}: on the queue of copies");
         assert!(
             Arc::ptr_eq(&self.shared, &pipeline.inner.shared),
             "kernel {name}: pipeline of another device"
@@ -103,8 +122,8 @@ impl Recorder {
         );
         let limits = self.shared.device.info.limits.groups;
         assert!(
-            groups.iter().zip(limits).all(|(&count, limit)| count <= limit),
-            "kernel {name}: {groups:?} workgroups are over the device's limit of {limits:?}"
+            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
+            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
         );
         if groups.contains(&0) {
             return;
@@ -123,8 +142,10 @@ impl Recorder {
             // SAFETY: as above; the bytes are exactly the layout's range, a multiple of 4.
             unsafe { device.cmd_push_constants(buffer, layout, vk::ShaderStageFlags::COMPUTE, 0, push) };
         }
-        // SAFETY: pipeline, set and push constants are bound; the counts are within the limits.
-        unsafe { device.cmd_dispatch(buffer, groups[0], groups[1], groups[2]) };
+        let ([x, y, z], [width, height, depth]) = (base, groups);
+        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
+        // pipeline is made with `DISPATCH_BASE`.
+        unsafe { device.cmd_dispatch_base(buffer, x, y, z, width, height, depth) };
         self.bound_pipeline = pipeline.inner.raw;
         self.kept.keep(&pipeline.inner);
         self.kept.keep(&bindings.inner);
@@ -132,18 +153,31 @@ impl Recorder {
 
     /// What was recorded before is done, and its writes are seen, before what is recorded after begins.
     pub fn barrier(&mut self) {
-        self.memory_barrier(WORK_STAGES, WORK_ACCESSES);
+        let (stages, _, accesses) = self.work();
+        self.memory_barrier(stages, accesses);
+    }
+
+    /// The stages of what is recorded here, what they write, and all that they do to memory.
+    fn work(&self) -> (vk::PipelineStageFlags2, vk::AccessFlags2, vk::AccessFlags2) {
+        let write = vk::AccessFlags2::TRANSFER_WRITE;
+        match self.kind {
+            QueueKind::Kernels => (WORK_STAGES, WORK_WRITES, WORK_ACCESSES),
+            QueueKind::Copies => {
+                (vk::PipelineStageFlags2::ALL_TRANSFER, write, write | vk::AccessFlags2::TRANSFER_READ)
+            }
+        }
     }
 
     fn memory_barrier(&mut self, stages: vk::PipelineStageFlags2, accesses: vk::AccessFlags2) {
+        let (source_stages, writes, _) = self.work();
         let barriers = [vk::MemoryBarrier2::default()
-            .src_stage_mask(WORK_STAGES)
-            .src_access_mask(WORK_WRITES)
+            .src_stage_mask(source_stages)
+            .src_access_mask(writes)
             .dst_stage_mask(stages)
             .dst_access_mask(accesses)];
         let info = vk::DependencyInfo::default().memory_barriers(&barriers);
-        // SAFETY: the buffer is being recorded, by its one owner; synchronization2 is enabled; the queue family has
-        // compute, and so transfer.
+        // SAFETY: the buffer is being recorded, by its one owner; synchronization2 is enabled; the queue's family has all of the
+        // stages: one of copies is asked for no kernels.
         unsafe { self.shared.device.raw.cmd_pipeline_barrier2(self.buffer(), &info) };
     }
 
@@ -218,7 +252,21 @@ impl Recorder {
         self.kept.keep(&target.inner);
     }
 
-    /// Makes `count` of `stamps` from `first` on unset. To be recorded before [`Recorder::stamp`] notes them.
+    /// Whether stamps can be noted here.
+    pub fn can_stamp(&self) -> bool {
+        let device = &self.shared.device;
+        let can_reset = !self.is_beside_kernels_family() || device.has_host_query_reset;
+        can_reset && device.lane(self.kind).timestamp_bits > 0
+    }
+
+    /// Whether it is recorded for a family that has no kernels, and so cannot reset stamps itself.
+    fn is_beside_kernels_family(&self) -> bool {
+        let device = &self.shared.device;
+        device.lane(self.kind).family != device.lane(QueueKind::Kernels).family
+    }
+
+    /// Makes `count` of `stamps` from `first` on unset. To be recorded before [`Recorder::stamp`] notes them. Where the queue cannot,
+    /// it happens at once: nothing that notes them may be in flight.
     ///
     /// # Panics
     /// When there are no such stamps.
@@ -226,8 +274,13 @@ impl Recorder {
         stamps.check_device(&self.shared);
         stamps.check_range(first, count);
         let device = &self.shared.device.raw;
-        // SAFETY: the buffer is being recorded, by its one owner; the range lies in the pool, which `kept` keeps.
-        unsafe { device.cmd_reset_query_pool(self.buffer(), stamps.inner.pool, first, count) };
+        if self.is_beside_kernels_family() {
+            // SAFETY: hostQueryReset is enabled where `can_stamp`; the range lies in the pool; nothing in flight uses it.
+            unsafe { device.reset_query_pool(stamps.inner.pool, first, count) };
+        } else {
+            // SAFETY: the buffer is being recorded, by its one owner; the range lies in the pool, which `kept` keeps.
+            unsafe { device.cmd_reset_query_pool(self.buffer(), stamps.inner.pool, first, count) };
+        }
         self.kept.keep(&stamps.inner);
     }
 
@@ -256,7 +309,7 @@ impl Recorder {
         unsafe { device.raw.end_command_buffer(self.buffer()) }
             .map_err(|result| device.failed("vkEndCommandBuffer", result))?;
         let tape = self.tape.take().expect("invariant: it was just ended");
-        Ok(Commands::new(&self.shared, tape, std::mem::take(&mut self.kept).handles))
+        Ok(Commands::new(&self.shared, self.kind, tape, std::mem::take(&mut self.kept).handles))
     }
 
     fn check_buffer(&self, what: &str, buffer: &Buffer, offset_bytes: u64, len_bytes: u64) {
@@ -275,7 +328,7 @@ fn check_words(what: &str, offset_bytes: u64, len_bytes: u64) {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(tape) = self.tape.take() {
-            self.shared.tapes.give_back(tape);
+            self.shared.tapes(self.kind).give_back(tape);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Command buffers, each with a pool of its own, used over and over.
 //!
-//! Owns the pools that nobody records to. In: nothing. Out: a [`Tape`] that is being recorded.
+//! Owns the pools of one queue family that nobody records to. In: nothing. Out: a [`Tape`] that is being recorded.
 //!
 //! Invariant: a pool has one command buffer and one owner, so recordings on several threads need no lock.
 
@@ -23,12 +23,13 @@ pub(super) struct Tape {
 
 pub(super) struct Tapes {
     device: Arc<Device>,
+    family: u32,
     free: Mutex<Vec<Tape>>,
 }
 
 impl Tapes {
-    pub(super) fn new(device: Arc<Device>) -> Self {
-        Self { device, free: Mutex::new(Vec::with_capacity(FREE_MAX)) }
+    pub(super) fn new(device: Arc<Device>, family: u32) -> Self {
+        Self { device, family, free: Mutex::new(Vec::with_capacity(FREE_MAX)) }
     }
 
     /// A tape whose recording has begun.
@@ -65,8 +66,8 @@ impl Tapes {
 
     fn create(&self) -> Result<Tape, GpuError> {
         let device = &self.device;
-        let info = vk::CommandPoolCreateInfo::default().queue_family_index(device.family);
-        // SAFETY: the family is the one that the device was made with.
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
+        // SAFETY: the family is one that the device was made with.
         let pool = unsafe { device.raw.create_command_pool(&info, None) }
             .map_err(|result| device.failed("vkCreateCommandPool", result))?;
         let info = vk::CommandBufferAllocateInfo::default()

@@ -3,6 +3,7 @@
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
 use super::{Binder, assert_holds};
+use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
 /// What a layer's attention looks like.
@@ -38,6 +39,8 @@ pub struct Rope {
     bindings: Bindings,
     push: RopePush,
     tokens_max: u32,
+    /// Tokens of one sequence: two of them in one row of the ring would be a race.
+    ring_tokens: u32,
 }
 
 /// The buffers of [`Rope`].
@@ -99,15 +102,30 @@ impl Rope {
             ring_rows: shape.ring_rows,
             epsilon: shape.epsilon,
         };
-        let tokens_max = tokens_max.min(shape.ring_rows);
-        Ok(Self { pipeline, bindings, push, tokens_max })
+        Ok(Self { pipeline, bindings, push, tokens_max, ring_tokens: shape.ring_rows })
     }
 
-    /// Records it for `tokens` tokens.
+    /// Records it for `tokens` tokens, which lie in rows from 0 on.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        assert!(tokens <= self.tokens_max, "rope: {tokens} tokens of {}", self.tokens_max);
+        self.record_from(recorder, 0, tokens);
+    }
+
+    /// Records it for `tokens` tokens, which lie in rows from `row_first` on: its control words say the position that row 0 would
+    /// have, and for its token count the row behind the last.
+    pub fn record_from(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
+        assert!(
+            tokens <= self.ring_tokens,
+            "rope: {tokens} tokens, of which a ring holds {}",
+            self.ring_tokens
+        );
+        assert!(
+            row_first + tokens <= self.tokens_max,
+            "rope: {tokens} tokens from row {row_first} on, of {}",
+            self.tokens_max
+        );
         let heads = self.push.head_count + 2 * self.push.kv_head_count;
-        recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [heads, tokens, 1]);
+        let (base, grid) = ([0, row_first, 0], [heads, tokens, 1]);
+        recorder.dispatch_from(&self.pipeline, &self.bindings, self.push.bytes(), base, grid);
     }
 }
 
@@ -158,16 +176,31 @@ impl Attention {
         Ok(Self { attend, merge, attend_bindings, merge_bindings, shape, decode_splits: splits, tokens_max })
     }
 
-    /// Words of `partial` for `tokens_max` tokens: one token is cut into `decode_splits`, many are not cut.
+    /// Words of `partial` for `tokens_max` tokens: the next tokens of sequences are cut into `decode_splits`, many of one sequence
+    /// are not cut.
     pub fn partial_words(decode_splits: u32, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
-        u64::from(tokens_max.max(decode_splits)) * u64::from(head_count) * u64::from(head_dim + 2)
+        let cut = tokens_max.min(STEP_SEQUENCES_MAX) * decode_splits;
+        u64::from(tokens_max.max(cut)) * u64::from(head_count) * u64::from(head_dim + 2)
     }
 
-    /// Records both dispatches for `tokens` tokens; one token is split over the keys, many are not.
+    /// Records both dispatches for `tokens` tokens, which lie in rows from 0 on.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        assert!(tokens <= self.tokens_max, "attention: {tokens} tokens of {}", self.tokens_max);
+        self.record_attend(recorder, 0, tokens);
+        recorder.barrier();
+        self.record_merge(recorder, 0, tokens);
+    }
+
+    /// Splits of the keys: one token is split over them, many are not.
+    fn splits(&self, tokens: u32) -> u32 {
+        if tokens == 1 { self.decode_splits } else { 1 }
+    }
+
+    /// Records the first dispatch for `tokens` tokens, which lie in rows from `row_first` on, with control words as those of
+    /// [`Rope::record_from`]. Those of one token write where the splits of row `row_first` lie, those of many where rows do.
+    pub fn record_attend(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
+        self.assert_rows(row_first, tokens);
         let shape = &self.shape;
-        let splits = if tokens == 1 { self.decode_splits } else { 1 };
+        let splits = self.splits(tokens);
         let push = AttentionPush {
             head_count: shape.head_count,
             kv_head_count: shape.kv_head_count,
@@ -176,11 +209,23 @@ impl Attention {
             splits,
             scale: attention_scale(shape.head_dim),
         };
-        let grid = [shape.kv_head_count, splits, tokens];
-        recorder.dispatch(&self.attend, &self.attend_bindings, push.bytes(), grid);
-        recorder.barrier();
-        let push = AttentionMergePush { head_count: shape.head_count, head_dim: shape.head_dim, splits };
-        recorder.dispatch(&self.merge, &self.merge_bindings, push.bytes(), [shape.head_count, tokens, 1]);
+        let (base, grid) = ([0, 0, row_first], [shape.kv_head_count, splits, tokens]);
+        recorder.dispatch_from(&self.attend, &self.attend_bindings, push.bytes(), base, grid);
+    }
+
+    /// Records the second dispatch, behind a barrier.
+    pub fn record_merge(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
+        self.assert_rows(row_first, tokens);
+        let AttentionShape { head_count, head_dim, .. } = self.shape;
+        let push = AttentionMergePush { head_count, head_dim, splits: self.splits(tokens) };
+        let (base, grid) = ([0, row_first, 0], [head_count, tokens, 1]);
+        recorder.dispatch_from(&self.merge, &self.merge_bindings, push.bytes(), base, grid);
+    }
+
+    fn assert_rows(&self, row_first: u32, tokens: u32) {
+        // A row's splits reach as far as `partial_words` says only for the rows of a step's sequences.
+        let most = if tokens == 1 { self.tokens_max.min(STEP_SEQUENCES_MAX) } else { self.tokens_max };
+        assert!(row_first + tokens <= most, "attention: {tokens} tokens from row {row_first} on, of {most}");
     }
 }
 

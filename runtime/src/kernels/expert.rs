@@ -2,8 +2,9 @@
 
 use flint_shaders::layout::{ExpertDownPush, ExpertGateUpPush, POOL_BUFFERS, TILE_WORDS};
 
-use super::{Binder, groups};
-use crate::gpu::{Bindings, Buffer, BufferView, GpuError, Pipeline, Recorder};
+use super::pipelines::Product;
+use super::{Binder, Rows, groups};
+use crate::gpu::{Bindings, Buffer, BufferView, GpuError, Recorder};
 
 /// The pool's memory as kernels see it.
 #[derive(Clone)]
@@ -41,12 +42,9 @@ pub struct TileBuffers {
 
 /// `h[pair] = silu(gate x) * (up x)`.
 pub struct ExpertGateUp {
-    one: Pipeline,
-    many: Pipeline,
+    product: Product,
     bindings: Bindings,
     push: ExpertGateUpPush,
-    rows_one: u32,
-    rows_many: u32,
     tiles_max: u32,
 }
 
@@ -69,9 +67,9 @@ impl ExpertGateUp {
         on.assert_rows("expert_gate_up", "x", x, u64::from(embed_dim));
         on.assert_rows("expert_gate_up", "h", h, used * u64::from(expert_ffn_dim));
         on.assert_rows("expert_gate_up", "pairs", &tiles.pairs, used);
-        let one = pipelines.expert_gate_up_one.clone();
+        let product = pipelines.expert_gate_up.clone();
         let bindings = gpu.bind(
-            &one,
+            product.any(),
             &[
                 &[control.view()],
                 &[x.view()],
@@ -91,34 +89,19 @@ impl ExpertGateUp {
             gate_word: 0,
             up_word: ExpertPool::words(pool.gate_bytes),
         };
-        Ok(Self {
-            one,
-            many: pipelines.expert_gate_up_many.clone(),
-            bindings,
-            push,
-            rows_one: pipelines.tuning.rows_one.div_ceil(2),
-            rows_many: pipelines.tuning.rows_many / 2,
-            tiles_max: tiles_max(tiles),
-        })
+        Ok(Self { product, bindings, push, tiles_max: tiles_max(tiles) })
     }
 
-    /// Records it for `tiles` tiles of one pair each, from the first on.
-    pub fn record_one(&self, recorder: &mut Recorder, tiles: u32) {
-        self.record(recorder, &self.one, self.rows_one, 0, tiles);
-    }
-
-    /// Records it for `tiles` tiles of up to [`super::Tuning::tokens_many`] pairs, from tile `first` on.
-    pub fn record_many(&self, recorder: &mut Recorder, first: u32, tiles: u32) {
-        self.record(recorder, &self.many, self.rows_many, first, tiles);
-    }
-
-    fn record(&self, recorder: &mut Recorder, pipeline: &Pipeline, rows: u32, first: u32, tiles: u32) {
+    /// Records it for `tiles` tiles from tile `first` on, each of at most as many pairs as `pairs` says: a power of two up to 8 of
+    /// [`Rows::Few`], or [`super::Tuning::tokens_many`] of [`Rows::Many`].
+    pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(
             first + tiles <= self.tiles_max,
             "expert_gate_up: tile {} of {}",
             first + tiles,
             self.tiles_max
         );
+        let (pipeline, rows, _) = self.product.pick(pairs);
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
         let grid = [groups(self.push.row_count, rows), 1, tiles];
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
@@ -127,12 +110,9 @@ impl ExpertGateUp {
 
 /// `y[pair] = down h[pair]`.
 pub struct ExpertDown {
-    one: Pipeline,
-    many: Pipeline,
+    product: Product,
     bindings: Bindings,
     push: ExpertDownPush,
-    rows_one: u32,
-    rows_many: u32,
     tiles_max: u32,
 }
 
@@ -155,9 +135,9 @@ impl ExpertDown {
         on.assert_rows("expert_down", "h", h, used * u64::from(expert_ffn_dim));
         on.assert_rows("expert_down", "y", y, used * u64::from(embed_dim));
         on.assert_rows("expert_down", "pairs", &tiles.pairs, used);
-        let one = pipelines.expert_down_one.clone();
+        let product = pipelines.expert_down.clone();
         let bindings = gpu.bind(
-            &one,
+            product.any(),
             &[
                 &[control.view()],
                 &[h.view()],
@@ -175,29 +155,13 @@ impl ExpertDown {
             slots_per_buffer: pool.slots_per_buffer,
             down_word: ExpertPool::words(2 * pool.gate_bytes),
         };
-        Ok(Self {
-            one,
-            many: pipelines.expert_down_many.clone(),
-            bindings,
-            push,
-            rows_one: pipelines.tuning.rows_one,
-            rows_many: pipelines.tuning.rows_many,
-            tiles_max: tiles_max(tiles),
-        })
+        Ok(Self { product, bindings, push, tiles_max: tiles_max(tiles) })
     }
 
-    /// As [`ExpertGateUp::record_one`].
-    pub fn record_one(&self, recorder: &mut Recorder, tiles: u32) {
-        self.record(recorder, &self.one, self.rows_one, 0, tiles);
-    }
-
-    /// As [`ExpertGateUp::record_many`].
-    pub fn record_many(&self, recorder: &mut Recorder, first: u32, tiles: u32) {
-        self.record(recorder, &self.many, self.rows_many, first, tiles);
-    }
-
-    fn record(&self, recorder: &mut Recorder, pipeline: &Pipeline, rows: u32, first: u32, tiles: u32) {
+    /// As [`ExpertGateUp::record`].
+    pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(first + tiles <= self.tiles_max, "expert_down: tile {} of {}", first + tiles, self.tiles_max);
+        let (pipeline, rows, _) = self.product.pick(pairs);
         let push = ExpertDownPush { tile_first: first, ..self.push };
         let grid = [groups(self.push.row_count, rows), 1, tiles];
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);

@@ -2,8 +2,9 @@
 
 use flint_shaders::layout::{GateUpPush, MatmulPush};
 
-use super::{Binder, groups};
-use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
+use super::pipelines::Product;
+use super::{Binder, Rows, groups};
+use crate::gpu::{Bindings, Buffer, GpuError, Recorder};
 
 /// Some rows of a matrix in a buffer of their own.
 #[derive(Clone)]
@@ -35,13 +36,9 @@ struct Piece {
 
 /// `y (+)= W x` for one or many tokens.
 pub struct Matmul {
-    one: Pipeline,
-    many: Pipeline,
+    product: Product,
     pieces: Vec<Piece>,
     push: MatmulPush,
-    rows_one: u32,
-    rows_many: u32,
-    tokens_many: u32,
     tokens_max: u32,
 }
 
@@ -58,11 +55,7 @@ impl Matmul {
         is_added: bool,
     ) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control, tokens_max } = *on;
-        let (one, many) = if is_added {
-            (&pipelines.matmul_one_add, &pipelines.matmul_many_add)
-        } else {
-            (&pipelines.matmul_one, &pipelines.matmul_many)
-        };
+        let product = if is_added { &pipelines.matmul_add } else { &pipelines.matmul };
         on.assert_rows("matmul", "x", x, u64::from(matrix.column_count));
         on.assert_rows("matmul", "y", y, u64::from(matrix.row_count));
         let pieces = matrix
@@ -72,46 +65,39 @@ impl Matmul {
                 let buffers: [&[_]; 4] =
                     [&[control.view()], &[x.view()], &[piece.blocks.view()], &[y.view()]];
                 Ok(Piece {
-                    bindings: gpu.bind(one, &buffers)?,
+                    bindings: gpu.bind(product.any(), &buffers)?,
                     row_first: piece.row_first,
                     row_count: piece.row_count,
                 })
             })
             .collect::<Result<_, GpuError>>()?;
-        let tuning = pipelines.tuning;
         Ok(Self {
-            one: one.clone(),
-            many: many.clone(),
+            product: product.clone(),
             pieces,
             push: MatmulPush {
                 column_count: matrix.column_count,
                 y_stride: matrix.row_count,
                 ..MatmulPush::default()
             },
-            rows_one: tuning.rows_one,
-            rows_many: tuning.rows_many,
-            tokens_many: tuning.tokens_many,
             tokens_max,
         })
     }
 
-    /// Records it for the step's `tokens` tokens: row `t` of `x` to row `t` of `y`.
-    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        self.record_with(recorder, tokens, self.push);
+    /// Records it for the step's tokens, as many as `rows` says: row `t` of `x` to row `t` of `y`.
+    pub fn record(&self, recorder: &mut Recorder, rows: impl Into<Rows>) {
+        self.record_with(recorder, rows.into(), self.push);
     }
 
-    /// Records it for `rows` rows of `x` from 0 on, whatever the step's token count is.
-    pub fn record_rows(&self, recorder: &mut Recorder, rows: u32) {
-        self.record_with(recorder, rows, MatmulPush { token_count_max: rows, ..self.push });
+    /// Records it for `rows` of `x` from 0 on, whatever the step's token count is.
+    pub fn record_rows(&self, recorder: &mut Recorder, rows: impl Into<Rows>) {
+        let rows = rows.into();
+        self.record_with(recorder, rows, MatmulPush { token_count_max: rows.count(), ..self.push });
     }
 
-    fn record_with(&self, recorder: &mut Recorder, tokens: u32, push: MatmulPush) {
+    fn record_with(&self, recorder: &mut Recorder, rows: Rows, push: MatmulPush) {
+        let tokens = rows.count();
         assert!(tokens <= self.tokens_max, "matmul: {tokens} tokens of {}", self.tokens_max);
-        let (pipeline, rows, per_tile) = if tokens == 1 {
-            (&self.one, self.rows_one, 1)
-        } else {
-            (&self.many, self.rows_many, self.tokens_many)
-        };
+        let (pipeline, rows, per_tile) = self.product.pick(rows);
         for piece in &self.pieces {
             let push = MatmulPush { row_count: piece.row_count, y_column: piece.row_first, ..push };
             let grid = [groups(piece.row_count, rows), groups(tokens, per_tile), 1];
@@ -122,13 +108,9 @@ impl Matmul {
 
 /// `h = silu(Wgate x) * (Wup x)` for one or many tokens.
 pub struct GateUp {
-    one: Pipeline,
-    many: Pipeline,
+    product: Product,
     bindings: Bindings,
     push: GateUpPush,
-    rows_one: u32,
-    rows_many: u32,
-    tokens_many: u32,
     tokens_max: u32,
 }
 
@@ -160,33 +142,22 @@ impl GateUp {
         }
         on.assert_rows("gate_up", "x", x, u64::from(gate.column_count));
         on.assert_rows("gate_up", "h", h, u64::from(gate.row_count));
-        let one = &pipelines.gate_up_one;
+        let product = pipelines.gate_up.clone();
         let (gate_blocks, up_blocks) = (&gate.pieces[0].blocks, &up.pieces[0].blocks);
         let bindings = gpu.bind(
-            one,
+            product.any(),
             &[&[control.view()], &[x.view()], &[gate_blocks.view()], &[up_blocks.view()], &[h.view()]],
         )?;
-        let tuning = pipelines.tuning;
-        Ok(Self {
-            one: one.clone(),
-            many: pipelines.gate_up_many.clone(),
-            bindings,
-            push: GateUpPush { row_count: gate.row_count, column_count: gate.column_count },
-            rows_one: tuning.rows_one.div_ceil(2),
-            rows_many: tuning.rows_many / 2,
-            tokens_many: tuning.tokens_many,
-            tokens_max,
-        })
+        let push = GateUpPush { row_count: gate.row_count, column_count: gate.column_count };
+        Ok(Self { product, bindings, push, tokens_max })
     }
 
-    /// Records it for the step's `tokens` tokens.
-    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
+    /// Records it for the step's tokens, as many as `rows` says.
+    pub fn record(&self, recorder: &mut Recorder, rows: impl Into<Rows>) {
+        let rows = rows.into();
+        let tokens = rows.count();
         assert!(tokens <= self.tokens_max, "gate_up: {tokens} tokens of {}", self.tokens_max);
-        let (pipeline, rows, per_tile) = if tokens == 1 {
-            (&self.one, self.rows_one, 1)
-        } else {
-            (&self.many, self.rows_many, self.tokens_many)
-        };
+        let (pipeline, rows, per_tile) = self.product.pick(rows);
         let grid = [groups(self.push.row_count, rows), groups(tokens, per_tile), 1];
         recorder.dispatch(pipeline, &self.bindings, self.push.bytes(), grid);
     }

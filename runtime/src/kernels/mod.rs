@@ -34,7 +34,7 @@ pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use norm::RmsNorm;
-pub use pipelines::{KernelShape, Pipelines, Tuning};
+pub use pipelines::{KernelShape, Pipelines, Tuning, few_columns};
 pub use router::{ForceRoutes, Route, Router};
 pub use sampling::Argmax;
 
@@ -58,6 +58,31 @@ impl Binder<'_> {
     /// is our fault, not the user's.
     fn assert_rows(&self, kernel: &str, what: &str, buffer: &Buffer, words: u64) {
         assert_holds(kernel, what, buffer, u64::from(self.tokens_max) * words);
+    }
+}
+
+/// Rows that go through a matrix together, and the order in which each row's products are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// The next tokens of as many sequences: each is summed as it would be alone.
+    Few(u32),
+    /// Tokens of prompts: whatever is fastest, the same for each of them.
+    Many(u32),
+}
+
+impl Rows {
+    /// How many there are.
+    pub fn count(self) -> u32 {
+        match self {
+            Self::Few(count) | Self::Many(count) => count,
+        }
+    }
+}
+
+/// One row is the next token of a sequence, more are a prompt.
+impl From<u32> for Rows {
+    fn from(count: u32) -> Self {
+        if count == 1 { Self::Few(1) } else { Self::Many(count) }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use flint_shaders::kernels as k;
 
+use super::Rows;
 use crate::gpu::{DeviceKind, Gpu, GpuError, Pipeline};
 
 /// Tile sizes, chosen by the kind of device.
@@ -17,7 +18,9 @@ use crate::gpu::{DeviceKind, Gpu, GpuError, Pipeline};
 pub struct Tuning {
     /// Rows of a mat-vec workgroup.
     pub rows_one: u32,
-    /// Rows of a workgroup that serves several tokens.
+    /// Rows of a workgroup that serves the tokens of a few sequences.
+    pub rows_few: u32,
+    /// Rows of a workgroup that serves many tokens.
     pub rows_many: u32,
     /// Tokens of such a workgroup.
     pub tokens_many: u32,
@@ -35,6 +38,7 @@ impl Tuning {
         match kind {
             DeviceKind::Software => Self {
                 rows_one: 8,
+                rows_few: 4,
                 rows_many: 4,
                 tokens_many: 8,
                 subgroups_one: 1,
@@ -43,6 +47,7 @@ impl Tuning {
             },
             _ => Self {
                 rows_one: 2,
+                rows_few: 2,
                 rows_many: 4,
                 tokens_many: 8,
                 subgroups_one: 4,
@@ -50,6 +55,59 @@ impl Tuning {
                 decode_splits: 16,
             },
         }
+    }
+
+    /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
+    /// sums a product, and nobody's keys are split.
+    pub fn deterministic(self) -> Self {
+        Self { subgroups_one: 1, decode_splits: 1, ..self }
+    }
+}
+
+/// Tokens of a tile of the kernels for a few rows.
+pub const FEW_COLUMNS: [u32; 3] = [2, 4, 8];
+
+/// The tile that serves `count` rows: the smallest that holds them all, or the largest, several times.
+pub fn few_columns(count: u32) -> u32 {
+    match count {
+        0 | 1 => 1,
+        _ => FEW_COLUMNS.into_iter().find(|&columns| columns >= count).unwrap_or(FEW_COLUMNS[2]),
+    }
+}
+
+/// A matrix product's pipelines, by how many rows it serves at once.
+///
+/// `one` and `few` have the same workgroup, so a lane sums the same words in the same order: a token's bits are the same alone and
+/// beside others. `many` has one subgroup, and another order where `one` has several.
+#[derive(Clone)]
+pub(super) struct Product {
+    one: Pipeline,
+    few: [Pipeline; 3],
+    many: Pipeline,
+    rows_one: u32,
+    rows_few: u32,
+    rows_many: u32,
+    tokens_many: u32,
+}
+
+impl Product {
+    /// The pipeline for `rows`, with the matrix rows and the tokens of its workgroups.
+    pub(super) fn pick(&self, rows: Rows) -> (&Pipeline, u32, u32) {
+        match rows {
+            Rows::Many(_) => (&self.many, self.rows_many, self.tokens_many),
+            Rows::Few(count) => {
+                let columns = few_columns(count);
+                match FEW_COLUMNS.iter().position(|&few| few == columns) {
+                    None => (&self.one, self.rows_one, 1),
+                    Some(index) => (&self.few[index], self.rows_few, columns),
+                }
+            }
+        }
+    }
+
+    /// Any of them: they share what they are bound to.
+    pub(super) fn any(&self) -> &Pipeline {
+        &self.one
     }
 }
 
@@ -66,7 +124,7 @@ pub struct KernelShape {
     pub experts_used: u32,
 }
 
-/// The pipelines; `_one` serves a single token, `_many` a tile of tokens.
+/// The pipelines.
 #[derive(Clone)]
 pub struct Pipelines {
     pub(super) tuning: Tuning,
@@ -74,21 +132,16 @@ pub struct Pipelines {
     pub(super) workgroup: u32,
     pub(super) embed: Pipeline,
     pub(super) rms_norm: Pipeline,
-    pub(super) matmul_one: Pipeline,
-    pub(super) matmul_one_add: Pipeline,
-    pub(super) matmul_many: Pipeline,
-    pub(super) matmul_many_add: Pipeline,
-    pub(super) gate_up_one: Pipeline,
-    pub(super) gate_up_many: Pipeline,
+    pub(super) matmul: Product,
+    pub(super) matmul_add: Product,
+    pub(super) gate_up: Product,
     pub(super) rope: Pipeline,
     pub(super) attention: Pipeline,
     pub(super) attention_merge: Pipeline,
     pub(super) router: Pipeline,
     pub(super) route: Pipeline,
-    pub(super) expert_gate_up_one: Pipeline,
-    pub(super) expert_gate_up_many: Pipeline,
-    pub(super) expert_down_one: Pipeline,
-    pub(super) expert_down_many: Pipeline,
+    pub(super) expert_gate_up: Product,
+    pub(super) expert_down: Product,
     pub(super) combine: Pipeline,
     pub(super) argmax_parts: Pipeline,
     pub(super) argmax_final: Pipeline,
@@ -108,28 +161,40 @@ impl Pipelines {
             values.extend_from_slice(constants);
             gpu.pipeline(kernel, lanes, &values)
         };
-        let (one, many, tokens) = (tuning.rows_one, tuning.rows_many, tuning.tokens_many);
+        // `parts` matrices are multiplied side by side; `workgroup` is that of one and a few rows.
+        let product = |kernel, workgroup: u32, parts: u32, constants: &[u32]| {
+            let [rows_one, rows_few, rows_many] =
+                [tuning.rows_one, tuning.rows_few, tuning.rows_many].map(|rows| rows.div_ceil(parts));
+            let tile = |lanes: u32, rows: u32, columns: u32| {
+                make(kernel, lanes, &[&[rows, columns], constants].concat())
+            };
+            let [two, four, eight] = FEW_COLUMNS.map(|columns| tile(workgroup, rows_few, columns));
+            Ok::<_, GpuError>(Product {
+                one: tile(workgroup, rows_one, 1)?,
+                few: [two?, four?, eight?],
+                many: tile(lanes, rows_many, tuning.tokens_many)?,
+                rows_one,
+                rows_few,
+                rows_many,
+                tokens_many: tuning.tokens_many,
+            })
+        };
         Ok(Self {
             tuning,
             shape,
             workgroup: lanes,
             embed: make(&k::EMBED, norm, &[])?,
             rms_norm: make(&k::RMS_NORM, norm, &[])?,
-            matmul_one: make(&k::MATMUL, wide, &[one, 1, 0])?,
-            matmul_one_add: make(&k::MATMUL, wide, &[one, 1, 1])?,
-            matmul_many: make(&k::MATMUL, lanes, &[many, tokens, 0])?,
-            matmul_many_add: make(&k::MATMUL, lanes, &[many, tokens, 1])?,
-            gate_up_one: make(&k::GATE_UP, wide, &[one.div_ceil(2), 1])?,
-            gate_up_many: make(&k::GATE_UP, lanes, &[many / 2, tokens])?,
+            matmul: product(&k::MATMUL, wide, 1, &[0])?,
+            matmul_add: product(&k::MATMUL, wide, 1, &[1])?,
+            gate_up: product(&k::GATE_UP, wide, 2, &[])?,
             rope: make(&k::ROPE, lanes, &[])?,
             attention: make(&k::ATTENTION, lanes, &[shape.head_dim, shape.group])?,
             attention_merge: make(&k::ATTENTION_MERGE, lanes, &[])?,
-            router: make(&k::ROUTER, wide, &[one])?,
+            router: make(&k::ROUTER, wide, &[tuning.rows_one])?,
             route: make(&k::ROUTE, lanes, &[shape.experts_used, shape.expert_count.div_ceil(lanes)])?,
-            expert_gate_up_one: make(&k::EXPERT_GATE_UP, wide, &[one.div_ceil(2), 1])?,
-            expert_gate_up_many: make(&k::EXPERT_GATE_UP, lanes, &[many / 2, tokens])?,
-            expert_down_one: make(&k::EXPERT_DOWN, lanes, &[one, 1])?,
-            expert_down_many: make(&k::EXPERT_DOWN, lanes, &[many, tokens])?,
+            expert_gate_up: product(&k::EXPERT_GATE_UP, wide, 2, &[])?,
+            expert_down: product(&k::EXPERT_DOWN, lanes, 1, &[])?,
             combine: make(&k::COMBINE, lanes, &[])?,
             argmax_parts: make(&k::ARGMAX, lanes, &[0])?,
             argmax_final: make(&k::ARGMAX, lanes, &[1])?,

@@ -12,16 +12,19 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
-use crate::expert::streamer::GUESS_FAN_OUT;
 use crate::gpu::Commands;
+use crate::model::prefill::NoObserver;
 use crate::model::sequence::{DecodeCommands, Sequence};
+use crate::model::step::{Part, Placed};
 use crate::model::{LayerRoutes, Model, ModelError, Want};
 
 /// What a step gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepOutput {
     /// The largest logit's token, where it was wanted.
     pub greedy: Option<TokenId>,
+    /// Where the logits lie for [`Model::read_logits_of`], until the next step, where they were wanted.
+    pub logits_row: u32,
 }
 
 impl Model {
@@ -36,7 +39,20 @@ impl Model {
         token: TokenId,
         want: Want,
     ) -> Result<StepOutput, ModelError> {
-        sequence.write_inputs(self, &[token])?;
+        let mut part = [Part { sequence, tokens: &[token], want }];
+        let mut outputs = self.step(&mut part, &mut NoObserver)?;
+        outputs.pop().expect("invariant: a part has an output")
+    }
+
+    /// A step of one part of one token, whose context has room for it.
+    pub(super) fn decode_one(&mut self, part: &mut Placed<'_>, want: Want) -> Result<StepOutput, ModelError> {
+        self.inputs.write(
+            &self.embedding,
+            &self.scratch,
+            self.forced.as_ref(),
+            std::slice::from_mut(part),
+        )?;
+        let sequence = &mut *part.sequence;
         let with_guesses = self.streamer.wants_guesses() && sequence.decode_guessing.is_some();
         let commands = sequence
             .decode_commands(with_guesses)
@@ -51,7 +67,7 @@ impl Model {
             Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0, 0)?),
         };
         sequence.position += 1;
-        Ok(StepOutput { greedy })
+        Ok(StepOutput { greedy, logits_row: 0 })
     }
 
     fn run_segments(
@@ -62,6 +78,7 @@ impl Model {
         with_guesses: bool,
     ) -> Result<(), ModelError> {
         self.streamer.begin_step();
+        self.counters.tokens += 1;
         let lead = self.config.lead_layer_count;
         let used = self.config.experts_used as usize;
         let segment_count = commands.segments.len();
@@ -83,6 +100,8 @@ impl Model {
             }
             batch.push(&commands.seal);
             let ticket = self.gpu.submit(&batch)?;
+            self.counters.submissions += 1;
+            self.counters.segments += (to - from) as u64;
             for &mark in &commands.marks[from..to] {
                 self.watch.clock.submitted(ticket, mark, false);
             }
@@ -107,6 +126,7 @@ impl Model {
                     sequence.run_ahead = (sequence.run_ahead * 2).min(segment_count);
                 }
                 Some(moe_layer) => {
+                    self.counters.stops += 1;
                     assert!(
                         resumed_at.is_none_or(|at| at < moe_layer),
                         "a loaded expert is not in the device's table"
@@ -145,7 +165,8 @@ impl Model {
             let Some(recorded) = forced.guess(position, next) else { return };
             guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
         }
-        self.streamer.guess(LayerIndex(lead + next), &guesses[..used.min(GUESS_FAN_OUT)]);
+        // Best first: the drive gets as far as it does.
+        self.streamer.guess(LayerIndex(lead + next), &guesses[..used]);
     }
 
     /// The picks of expert layer `moe_layer` of a single token, best first: the first `experts_used` of what is returned.
@@ -173,10 +194,17 @@ impl Model {
         Ok(token[0])
     }
 
-    /// The logits of the last step that wanted them, `[vocabulary]`.
+    /// The logits of the last step that wanted them, `[vocabulary]`; of one of several sequences.
     pub fn read_logits(&self, logits: &mut Vec<f32>) {
-        logits.resize(self.config.vocabulary as usize, 0.0);
-        self.scratch.logits_report.read(0, logits);
+        self.read_logits_of(&StepOutput::default(), logits);
+    }
+
+    /// The logits that `output` of the last step stands for, `[vocabulary]`.
+    pub fn read_logits_of(&self, output: &StepOutput, logits: &mut Vec<f32>) {
+        let vocabulary = self.config.vocabulary;
+        logits.resize(vocabulary as usize, 0.0);
+        let offset_bytes = u64::from(output.logits_row) * u64::from(vocabulary) * 4;
+        self.scratch.logits_report.read(offset_bytes, logits);
     }
 
     /// The routes of the last single-token step, one an expert layer.

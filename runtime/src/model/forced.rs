@@ -169,12 +169,13 @@ impl Forced {
         self.picks.layer_count
     }
 
-    /// Hands over the picks of `count` positions from `position` on. No step may be running.
-    pub(super) fn write(&self, position: u32, count: u32) {
+    /// Hands over the picks of `count` positions from `position` on, for the rows from `row_first` on. No step may be running.
+    pub(super) fn write(&self, row_first: u32, position: u32, count: u32) {
         let rows: Vec<u32> = (u64::from(position)..u64::from(position) + u64::from(count))
             .flat_map(|position| self.picks.of_token(self.first + position).iter().copied().map(u32::from))
             .collect();
-        self.buffer.write(0, &rows);
+        let row_bytes = self.picks.words_a_token() as u64 * 4;
+        self.buffer.write(u64::from(row_first) * row_bytes, &rows);
     }
 }
 

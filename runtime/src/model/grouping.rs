@@ -52,6 +52,12 @@ impl Groups {
             .collect()
     }
 
+    /// How many tokens picked `expert`.
+    pub fn count(&self, expert: ExpertIndex) -> u32 {
+        let range = self.range(expert);
+        range.end - range.start
+    }
+
     /// Where an expert's pairs lie in [`Self::pairs`].
     fn range(&self, expert: ExpertIndex) -> std::ops::Range<u32> {
         let index = expert.0 as usize;

@@ -24,11 +24,11 @@ pub fn cache_bytes(config: &FlintConfig, context_len: u32, chunk_len: u32) -> u6
         .sum()
 }
 
-/// Whether a ring of `rows` rows, written up to position `written` (exclusive), still holds what the token at `position`
-/// sees of a window of `window` keys.
-fn ring_reaches(window: u32, rows: u32, written: u32, position: u32) -> bool {
+/// Whether a ring of `rows` rows, written from position `held_from` up to `written` (exclusive), still holds what the token at
+/// `position` sees of a window of `window` keys.
+fn ring_reaches(window: u32, rows: u32, held_from: u32, written: u32, position: u32) -> bool {
     let first_seen = (position + 1).saturating_sub(window);
-    let first_held = written.saturating_sub(rows);
+    let first_held = written.saturating_sub(rows).max(held_from);
     first_seen == position || first_seen >= first_held
 }
 
@@ -41,7 +41,9 @@ pub struct LayerCache {
     /// Rows of both.
     pub rows: u32,
     /// The window, if the layer slides.
-    window: Option<u32>,
+    pub window: Option<u32>,
+    /// The first position that was ever written since the sequence began: not 0 where a sliding layer was restored.
+    held_from: u32,
 }
 
 /// All layers of one sequence.
@@ -72,6 +74,7 @@ impl KvCache {
                     values: make("value cache")?,
                     rows,
                     window: layer.window,
+                    held_from: 0,
                 })
             })
             .collect::<Result<_, GpuError>>()?;
@@ -85,14 +88,34 @@ impl KvCache {
 
     /// Whether the sequence can go on from `position`, all earlier positions kept: rings may have lost what it sees.
     pub fn can_continue_at(&self, position: u32) -> bool {
+        self.reaches(self.written, position)
+    }
+
+    /// Whether that will still be so when `tokens` more have been written.
+    pub fn could_continue_at(&self, position: u32, tokens: u32) -> bool {
+        self.reaches(self.written.saturating_add(tokens), position)
+    }
+
+    fn reaches(&self, written: u32, position: u32) -> bool {
         self.layers.iter().all(|layer| {
-            layer.window.is_none_or(|window| ring_reaches(window, layer.rows, self.written, position))
+            layer
+                .window
+                .is_none_or(|window| ring_reaches(window, layer.rows, layer.held_from, written, position))
         })
     }
 
     /// Forgets everything.
     pub fn reset(&mut self) {
-        self.written = 0;
+        self.restored(0, |_| 0);
+    }
+
+    /// Notes that it was written from outside: of a layer with this window the positions from `held_from` of it on, of the others
+    /// all, up to `end` (exclusive).
+    pub fn restored(&mut self, end: u32, held_from: impl Fn(u32) -> u32) {
+        self.written = end;
+        for layer in &mut self.layers {
+            layer.held_from = layer.window.map_or(0, &held_from);
+        }
     }
 }
 
@@ -107,16 +130,20 @@ mod tests {
         assert_eq!(ring_rows(Some(129), 256, 512), 256);
         // Simulated: after writing `written` positions, row p % rows holds the largest p written.
         for (window, rows) in [(5, 12), (5, 5), (1, 3)] {
-            for written in 0_u32..40 {
+            for (written, held_from) in (0_u32..40).flat_map(|written| [(written, 0), (written, written / 2)])
+            {
                 let mut ring = vec![None; rows as usize];
-                for p in 0..written {
+                for p in held_from..written {
                     ring[(p % rows) as usize] = Some(p);
                 }
                 for position in 0..=written {
                     let first = (position + 1).saturating_sub(window);
                     let holds = (first..position).all(|p| ring[(p % rows) as usize] == Some(p));
-                    let says = ring_reaches(window, rows, written, position);
-                    assert_eq!(says, holds, "window {window} rows {rows} written {written} at {position}");
+                    let says = ring_reaches(window, rows, held_from, written, position);
+                    assert_eq!(
+                        says, holds,
+                        "window {window} rows {rows} written {held_from}..{written} at {position}"
+                    );
                 }
             }
         }

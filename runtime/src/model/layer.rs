@@ -9,14 +9,15 @@
 //! Recording is a list of dispatches with a barrier wherever one reads what another wrote. Nothing here decides anything.
 
 use crate::base::ids::LayerIndex;
-use crate::gpu::{GpuError, Recorder};
-use crate::kernels::attention::RopeBuffers;
+use crate::base::limits::STEP_SEQUENCES_MAX;
+use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Attention, AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp,
-    Matmul, RmsNorm, Rope, Route, Router,
+    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Matmul,
+    RmsNorm, Route, Router, Rows,
 };
 use crate::model::Model;
+use crate::model::attend::{Attend, AttendRows, record_all};
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
 
@@ -26,8 +27,10 @@ pub struct Layer {
     q: Matmul,
     k: Matmul,
     v: Matmul,
-    rope: Rope,
-    attention: Attention,
+    /// Of a sequence that is alone in its step.
+    alone: Attend,
+    /// Of one whose rows lie among those of others.
+    beside: Attend,
     o: Matmul,
     ffn_norm: RmsNorm,
     gate_up: GateUp,
@@ -36,6 +39,28 @@ pub struct Layer {
     experts: Option<Experts>,
     /// What the layer behind may want, where it has experts.
     guess: Option<Guess>,
+}
+
+/// The rows that a sequence has in a step, with its layer.
+#[derive(Clone, Copy)]
+pub struct LayerRows<'a> {
+    /// The layer, bound to the sequence's cache.
+    pub layer: &'a Layer,
+    /// The first of its rows.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// Tiles of one kind in a wave of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaveTiles {
+    /// Pairs of a tile, at most.
+    pub pairs: Rows,
+    /// The first tile.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
 }
 
 /// The next layer's router on this layer's input to its network: its picks one layer early, four of five of them right.
@@ -57,11 +82,11 @@ struct Experts {
 }
 
 impl Layer {
-    /// Binds layer `index`.
+    /// Binds layer `index`; `control` are the sequence's own control words.
     ///
     /// # Errors
     /// When the driver has no descriptors left.
-    pub fn new(model: &Model, index: u32, cache: &LayerCache) -> Result<Self, GpuError> {
+    pub fn new(model: &Model, index: u32, cache: &LayerCache, control: &Buffer) -> Result<Self, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
         let on = model.binder(scratch.tokens_max);
         let weights = &model.weights.layers[index as usize];
@@ -78,18 +103,7 @@ impl Layer {
         let norm = |weight| {
             RmsNorm::new(&on, &scratch.x, weight, &scratch.normed, config.embed_dim, config.norm_epsilon)
         };
-        let rope = RopeBuffers {
-            q: &scratch.q,
-            k: &scratch.k,
-            v: &scratch.v,
-            q_norm: &weights.q_norm,
-            k_norm: &weights.k_norm,
-            angles: &scratch.angles,
-            k_cache: &cache.keys,
-            v_cache: &cache.values,
-        };
-        let attention =
-            [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
+        let attend = |on: &Binder<'_>| Attend::new(on, model, weights, cache, &shape);
         let experts = match &weights.router {
             Some(router) => Some(Experts::new(model, &on, index, router)?),
             None => None,
@@ -101,8 +115,8 @@ impl Layer {
             q: Matmul::new(&on, &scratch.normed, &weights.q, &scratch.q, false)?,
             k: Matmul::new(&on, &scratch.normed, &weights.k, &scratch.k, false)?,
             v: Matmul::new(&on, &scratch.normed, &weights.v, &scratch.v, false)?,
-            rope: Rope::new(&on, &rope, &shape)?,
-            attention: Attention::new(&on, attention, &shape)?,
+            alone: attend(&on)?,
+            beside: attend(&Binder { control, ..on })?,
             o: Matmul::new(&on, &scratch.attended, &weights.o, &scratch.x, true)?,
             ffn_norm: norm(&weights.ffn_norm)?,
             gate_up: GateUp::new(&on, &scratch.normed, &ffn.gate, &ffn.up, &scratch.hidden)?,
@@ -112,43 +126,69 @@ impl Layer {
         })
     }
 
-    /// Attention, added to the residual, and the norm in front of what follows.
-    pub fn record_attend(&self, recorder: &mut Recorder, tokens: u32) {
+    /// Attention of one token of one sequence, added to the residual, and the norm in front of what follows.
+    pub fn record_attend_one(&self, recorder: &mut Recorder) {
+        self.record_inputs(recorder, Rows::Few(1));
+        self.alone.record_one(recorder);
+        self.record_outputs(recorder, Rows::Few(1));
+    }
+
+    /// Attention of several sequences' rows, each over its own cache, added to the residual, and the norm in front of what follows.
+    /// `parts` hold together the step's `rows`, those of one row first.
+    pub fn record_attend(parts: &[LayerRows<'_>], recorder: &mut Recorder, rows: Rows) {
+        let any = parts[0].layer;
+        any.record_inputs(recorder, rows);
+        let attends: Vec<_> = parts
+            .iter()
+            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, count: part.count })
+            .collect();
+        record_all(&attends, recorder);
+        any.record_outputs(recorder, rows);
+    }
+
+    /// The norm, queries, keys and values, and a barrier.
+    fn record_inputs(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
-        self.attn_norm.record(recorder, tokens, 0, 0);
+        self.attn_norm.record(recorder, rows.count(), 0, 0);
         recorder.barrier();
-        self.q.record(recorder, tokens);
-        self.k.record(recorder, tokens);
-        self.v.record(recorder, tokens);
+        self.q.record(recorder, rows);
+        self.k.record(recorder, rows);
+        self.v.record(recorder, rows);
         recorder.barrier();
-        self.rope.record(recorder, tokens);
+    }
+
+    /// What attention gave, added to the residual, and the norm in front of what follows.
+    fn record_outputs(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
-        self.attention.record(recorder, tokens);
+        self.o.record(recorder, rows);
         recorder.barrier();
-        self.o.record(recorder, tokens);
-        recorder.barrier();
-        self.ffn_norm.record(recorder, tokens, 0, 0);
+        self.ffn_norm.record(recorder, rows.count(), 0, 0);
     }
 
     /// The dense network of a lead layer, added to the residual; with `guesses`, beside it the next layer's picks.
-    pub fn record_dense(&self, recorder: &mut Recorder, tokens: u32, guesses: bool) {
+    pub fn record_dense(&self, recorder: &mut Recorder, rows: Rows, guesses: bool) {
         assert!(self.experts.is_none(), "an expert layer has no dense network");
         recorder.barrier();
-        self.gate_up.record(recorder, tokens);
-        self.record_guess_logits(recorder, guesses);
+        self.gate_up.record(recorder, rows);
+        self.record_guess_logits(recorder, rows.count(), guesses);
         recorder.barrier();
         self.record_guess(recorder, guesses);
-        self.down.record(recorder, tokens);
+        self.down.record(recorder, rows);
     }
 
-    /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for many the host does it.
+    /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for
+    /// many the host does it, and finds the guesses where the report begins.
     pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
         let experts = self.experts();
         recorder.barrier();
         experts.router.record(recorder, tokens);
-        self.record_guess_logits(recorder, guesses);
+        self.record_guess_logits(recorder, tokens, guesses);
         recorder.barrier();
-        self.record_guess(recorder, guesses);
+        if is_resolved {
+            self.record_guess(recorder, guesses);
+        } else if let (true, Some(guess)) = (guesses, &self.guess) {
+            guess.route.record_unresolved(recorder, tokens);
+        }
         if let Some(force) = &experts.force {
             force.record(recorder, tokens);
             recorder.barrier();
@@ -170,37 +210,41 @@ impl Layer {
     pub fn record_experts_of_one(&self, recorder: &mut Recorder) {
         let experts = self.experts();
         recorder.barrier();
-        self.gate_up.record(recorder, 1);
-        experts.gate_up.record_one(recorder, experts.used);
+        self.gate_up.record(recorder, Rows::Few(1));
+        experts.gate_up.record(recorder, Rows::Few(1), 0, experts.used);
         recorder.barrier();
-        self.down.record(recorder, 1);
-        experts.down.record_one(recorder, experts.used);
+        self.down.record(recorder, Rows::Few(1));
+        experts.down.record(recorder, Rows::Few(1), 0, experts.used);
         recorder.barrier();
         experts.combine.record(recorder, 1);
     }
 
-    /// The tiles of one wave of experts, for many tokens.
-    pub fn record_wave(&self, recorder: &mut Recorder, tile_first: u32, tiles: u32) {
+    /// The tiles of one wave of experts.
+    pub fn record_wave(&self, recorder: &mut Recorder, tiles: &[WaveTiles]) {
         let experts = self.experts();
         recorder.barrier();
-        experts.gate_up.record_many(recorder, tile_first, tiles);
+        for kind in tiles {
+            experts.gate_up.record(recorder, kind.pairs, kind.first, kind.count);
+        }
         recorder.barrier();
-        experts.down.record_many(recorder, tile_first, tiles);
+        for kind in tiles {
+            experts.down.record(recorder, kind.pairs, kind.first, kind.count);
+        }
     }
 
     /// The shared expert, and the sum with the rows that all waves left.
-    pub fn record_shared_and_combine(&self, recorder: &mut Recorder, tokens: u32) {
+    pub fn record_shared_and_combine(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
-        self.gate_up.record(recorder, tokens);
+        self.gate_up.record(recorder, rows);
         recorder.barrier();
-        self.down.record(recorder, tokens);
+        self.down.record(recorder, rows);
         recorder.barrier();
-        self.experts().combine.record(recorder, tokens);
+        self.experts().combine.record(recorder, rows.count());
     }
 
-    fn record_guess_logits(&self, recorder: &mut Recorder, guesses: bool) {
+    fn record_guess_logits(&self, recorder: &mut Recorder, tokens: u32, guesses: bool) {
         if let (true, Some(guess)) = (guesses, &self.guess) {
-            guess.router.record(recorder, 1);
+            guess.router.record(recorder, tokens);
         }
     }
 
@@ -224,7 +268,7 @@ impl Guess {
         else {
             return Ok(None);
         };
-        let on = model.binder(1);
+        let on = model.binder(STEP_SEQUENCES_MAX);
         let apart = Binder { control: &scratch.guess_control, ..on };
         let moe_layer = next - config.lead_layer_count;
         let route = RouteBuffers {
@@ -243,12 +287,7 @@ impl Guess {
 }
 
 impl Experts {
-    fn new(
-        model: &Model,
-        on: &Binder<'_>,
-        index: u32,
-        router: &crate::gpu::Buffer,
-    ) -> Result<Self, GpuError> {
+    fn new(model: &Model, on: &Binder<'_>, index: u32, router: &Buffer) -> Result<Self, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
         let (embed, ffn) = (config.embed_dim, config.expert_ffn_dim);
         let moe_layer = index - config.lead_layer_count;

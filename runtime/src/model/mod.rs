@@ -7,7 +7,7 @@
 //!   own row, and rows are summed in the router's order.
 //!
 //! Read [`layer`] for what a layer computes, [`decode`] for how one token runs until an expert is missing, [`prefill`] for
-//! how a prompt goes layer by layer.
+//! how many rows go layer by layer, [`step`] for whose they are.
 
 pub mod hparams;
 
@@ -23,15 +23,23 @@ pub mod kv_cache;
 
 pub mod scratch;
 
+pub mod inputs;
+
+mod attend;
+
 pub mod layer;
 
 pub mod forced;
 
 pub mod sequence;
 
+pub mod step;
+
 pub mod decode;
 
 pub mod prefill;
+
+mod waves;
 
 mod error;
 
@@ -43,6 +51,7 @@ use crate::kernels::{Binder, Pipelines};
 use embedding::Embedding;
 use forced::Forced;
 use hparams::FlintConfig;
+use inputs::Inputs;
 use scratch::Scratch;
 use weights::Weights;
 
@@ -58,14 +67,31 @@ pub struct Model {
     pub weights: Weights,
     /// Token rows, on the host.
     pub embedding: Embedding,
-    /// The activations of a step; sequences take turns.
+    /// The activations of a step; sequences take turns, or share it.
     pub scratch: Scratch,
+    /// What a step begins with.
+    pub inputs: Inputs,
     /// The experts.
     pub streamer: Streamer,
     /// Picks that replace the router's, where the model was opened with a trace.
     pub forced: Option<Forced>,
     /// What steps wait for.
     pub watch: Watch,
+    /// How tokens came about.
+    pub counters: DecodeCounters,
+}
+
+/// How single tokens went through the device, since the model was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DecodeCounters {
+    /// Tokens that were begun.
+    pub tokens: u64,
+    /// Submissions, each of which the host waited for.
+    pub submissions: u64,
+    /// Layers' segments submitted, those that a stop made void included.
+    pub segments: u64,
+    /// Layers at which the device stopped for an expert.
+    pub stops: u64,
 }
 
 impl Model {

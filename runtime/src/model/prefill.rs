@@ -1,25 +1,25 @@
-//! A chunk of prompt tokens, layer by layer.
+//! Many rows, layer by layer: a chunk of a prompt, or rows of several sequences.
 //!
 //! Per expert layer the host reads the picks of all tokens, groups the tokens by expert, and runs the experts in waves of as
 //! many as there are slots: while the device computes one wave, the reads of the next are under way. A wave's copies are
 //! submitted behind the work that still reads the slots they overwrite, so nothing waits on the host for that.
 //!
-//! A chunk of one token takes the decode path.
+//! A step of one token takes the decode path.
 
 use std::time::Instant;
 
 use crate::base::events::Lane;
-use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
-use crate::gpu::{Commands, Mark, Recorder, Ticket};
+use crate::base::ids::{LayerIndex, TokenId};
+use crate::gpu::{Recorder, Ticket};
+use crate::kernels::Rows;
 use crate::model::decode::StepOutput;
-use crate::model::grouping::{Groups, tile_count};
+use crate::model::grouping::Groups;
+use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
 use crate::model::sequence::Sequence;
+use crate::model::step::{Part, Placed, layers_of, rows_of};
+use crate::model::waves::Step;
 use crate::model::{LayerRoutes, Model, ModelError, Want};
-
-/// Experts of a wave at most: the device computes one wave while the next is read, so a wave is short beside a layer; and long enough
-/// that its kernels fill the device.
-const WAVE_EXPERTS: usize = 32;
 
 /// Who watches a chunk.
 pub trait PrefillObserver {
@@ -60,92 +60,22 @@ impl Model {
         want: Want,
         observer: &mut dyn PrefillObserver,
     ) -> Result<StepOutput, ModelError> {
-        assert!(!tokens.is_empty(), "a chunk has a token");
-        assert!(tokens.len() <= self.scratch.tokens_max as usize, "a chunk fits the scratch");
-        if let [token] = tokens {
-            return self.prefill_one(sequence, *token, want, observer);
-        }
-        let count = u32::try_from(tokens.len()).expect("invariant: asserted above");
-        let has_watched_logits = observer.wants_logits();
-        sequence.write_inputs(self, tokens)?;
-        let is_sweep = self.uses_nearly_all(count);
-        if is_sweep {
-            self.streamer.begin_sweep();
-        } else {
-            self.streamer.begin_step();
-        }
-        let mut step = Step { in_flight: Vec::new() };
-        let mut recorder = self.gpu.recorder()?;
-        let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
-        self.watch.clock.begin(&mut recorder, mark);
-        sequence.record_beginning(self, &mut recorder, count, false, false);
-        let mut ticket = step.submit(self, recorder, mark)?;
-
-        let lead = self.config.lead_layer_count as usize;
-        let mut groups = Groups::default();
-        for index in lead..sequence.layers.len() {
-            self.wait_and_read(ticket)?;
-            step.in_flight.clear();
-            if observer.should_stop() {
-                return Err(ModelError::Stopped);
-            }
-            let routes = self.read_routes_of_many(index, count);
-            groups.sort(routes.experts.iter().copied(), self.config.expert_count);
-            observer.routes(routes);
-            let reads_ahead = is_sweep && self.streamer.wants_guesses_in_prompts();
-            if reads_ahead && index + 1 < sequence.layers.len() {
-                let next = u32::try_from(index + 1).expect("invariant: few layers");
-                self.streamer.read_ahead(LayerIndex(next));
-            }
-            self.run_waves(sequence, index, &groups, &mut step)?;
-
-            let mut recorder = self.gpu.recorder()?;
-            let what = "shared expert, sum, and what follows";
-            let layer = u32::try_from(index).expect("invariant: few layers");
-            let mark = self.watch.clock.mark(Lane::Device, what, Some(layer), 0);
-            self.watch.clock.begin(&mut recorder, mark);
-            sequence.layers[index].record_shared_and_combine(&mut recorder, count);
-            if let Some(next) = sequence.layers.get(index + 1) {
-                next.record_attend(&mut recorder, count);
-                next.record_route(&mut recorder, count, false, false);
-            } else if want != Want::Nothing && !has_watched_logits {
-                self.record_last_logits(sequence, &mut recorder, count, want);
-            }
-            ticket = step.submit(self, recorder, mark)?;
-        }
-        self.watch.wait_gpu(&self.gpu, ticket)?;
-        step.in_flight.clear();
-
-        if has_watched_logits {
-            self.observe_logits(sequence, count, observer)?;
-            if want != Want::Nothing {
-                // The observer's rows went through the same buffers: the last position comes once more, alone.
-                let mut recorder = self.gpu.recorder()?;
-                self.record_last_logits(sequence, &mut recorder, count, want);
-                let commands = recorder.finish()?;
-                self.watch.wait_gpu(&self.gpu, self.gpu.submit(&[&commands])?)?;
-            }
-        }
-        let greedy = match want {
-            Want::Nothing => None,
-            Want::Greedy | Want::Logits => Some(self.read_greedy(sequence, 0, count - 1)?),
-        };
-        sequence.position += count;
-        Ok(StepOutput { greedy })
+        let mut outputs = self.step(&mut [Part { sequence, tokens, want }], observer)?;
+        outputs.pop().expect("invariant: a part has an output")
     }
 
-    fn prefill_one(
+    /// One token of one sequence, watched.
+    pub(super) fn step_one(
         &mut self,
-        sequence: &mut Sequence,
-        token: TokenId,
-        want: Want,
+        part: &mut Placed<'_>,
         observer: &mut dyn PrefillObserver,
     ) -> Result<StepOutput, ModelError> {
         if observer.should_stop() {
             return Err(ModelError::Stopped);
         }
+        let want = part.want;
         let step_want = if observer.wants_logits() { Want::Logits } else { want };
-        let output = self.decode(sequence, token, step_want)?;
+        let output = self.decode_one(part, step_want)?;
         for routes in self.read_routes_of_one() {
             observer.routes(routes);
         }
@@ -154,7 +84,107 @@ impl Model {
             self.read_logits(&mut logits);
             observer.logits(0, &logits, greedy);
         }
-        Ok(StepOutput { greedy: output.greedy.filter(|_| want != Want::Nothing) })
+        Ok(StepOutput { greedy: output.greedy.filter(|_| want != Want::Nothing), ..output })
+    }
+
+    /// Runs all rows of a step through the layers, and leaves logits and greedy tokens of those that are wanted in the reports, in
+    /// the order of `parts`.
+    pub(super) fn run_layers(
+        &mut self,
+        parts: &mut [Placed<'_>],
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<(), ModelError> {
+        self.inputs.write(&self.embedding, &self.scratch, self.forced.as_ref(), parts)?;
+        let rows = rows_of(parts);
+        let count = rows.count();
+        let has_watched_logits = observer.wants_logits();
+        assert!(!has_watched_logits || parts.len() == 1, "all logits are watched of one sequence only");
+        let is_sweep = self.uses_nearly_all(count);
+        if is_sweep {
+            self.streamer.begin_sweep();
+        } else {
+            self.streamer.begin_step();
+        }
+        // A sweep reads ahead in the order of the file instead.
+        let guesses = matches!(rows, Rows::Few(_)) && !is_sweep && self.streamer.wants_guesses();
+        let mut step = Step::default();
+        let mut ticket = self.begin_layers(parts, rows, guesses, &mut step)?;
+
+        let lead = self.config.lead_layer_count as usize;
+        let layer_count = self.config.layer_count as usize;
+        let mut groups = Groups::default();
+        for index in lead..layer_count {
+            self.wait_and_read(ticket)?;
+            step.ended();
+            if observer.should_stop() {
+                return Err(ModelError::Stopped);
+            }
+            let routes = self.read_routes_of_many(index, count);
+            groups.sort(routes.experts.iter().copied(), self.config.expert_count);
+            if guesses {
+                self.guess_for_few(parts, index, &routes.experts);
+            }
+            observer.routes(routes);
+            let reads_ahead = is_sweep && self.streamer.wants_guesses_in_prompts();
+            if reads_ahead && index + 1 < layer_count {
+                let next = u32::try_from(index + 1).expect("invariant: few layers");
+                self.streamer.read_ahead(LayerIndex(next));
+            }
+            let layers = layers_of(parts, index);
+            self.run_waves(layers[0].layer, index, rows, &groups, &mut step)?;
+
+            let mut recorder = self.gpu.recorder()?;
+            let what = "shared expert, sum, and what follows";
+            let layer = u32::try_from(index).expect("invariant: few layers");
+            let mark = self.watch.clock.mark(Lane::Device, what, Some(layer), 0);
+            self.watch.clock.begin(&mut recorder, mark);
+            layers[0].layer.record_shared_and_combine(&mut recorder, rows);
+            if index + 1 < layer_count {
+                let next = layers_of(parts, index + 1);
+                Layer::record_attend(&next, &mut recorder, rows);
+                next[0].layer.record_route(&mut recorder, count, false, guesses);
+            } else if !has_watched_logits {
+                self.record_wanted_logits(parts, &mut recorder);
+            }
+            ticket = step.submit(self, recorder, mark)?;
+        }
+        self.watch.wait_gpu(&self.gpu, ticket)?;
+        step.ended();
+
+        if has_watched_logits {
+            self.observe_logits(parts[0].sequence, count, observer)?;
+            // The observer's rows went through the same buffers: the wanted one comes once more, alone.
+            let mut recorder = self.gpu.recorder()?;
+            self.record_wanted_logits(parts, &mut recorder);
+            let commands = recorder.finish()?;
+            self.watch.wait_gpu(&self.gpu, self.gpu.submit(&[&commands])?)?;
+        }
+        Ok(())
+    }
+
+    /// Submits inputs, lead layers, attention and router of the first expert layer.
+    fn begin_layers(
+        &mut self,
+        parts: &[Placed<'_>],
+        rows: Rows,
+        guesses: bool,
+        step: &mut Step,
+    ) -> Result<Ticket, ModelError> {
+        let mut recorder = self.gpu.recorder()?;
+        let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
+        self.watch.clock.begin(&mut recorder, mark);
+        parts[0].sequence.record_inputs(self, &mut recorder, rows.count());
+        let lead = self.config.lead_layer_count as usize;
+        for index in 0..=lead {
+            let layers = layers_of(parts, index);
+            Layer::record_attend(&layers, &mut recorder, rows);
+            if index < lead {
+                layers[0].layer.record_dense(&mut recorder, rows, false);
+            } else {
+                layers[0].layer.record_route(&mut recorder, rows.count(), false, guesses);
+            }
+        }
+        step.submit(self, recorder, mark)
     }
 
     /// Waits for work of the chunk while reads go on.
@@ -171,47 +201,35 @@ impl Model {
         left.powf(f64::from(count)) <= 0.1
     }
 
-    /// Loads and runs the experts of one layer, wave after wave.
-    fn run_waves(
-        &mut self,
-        sequence: &Sequence,
-        index: usize,
-        groups: &Groups,
-        step: &mut Step,
-    ) -> Result<(), ModelError> {
-        let layer = LayerIndex(u32::try_from(index).expect("invariant: few layers"));
-        let tile_max = self.pipelines.tuning().tokens_many;
-        let mut left: Vec<ExpertIndex> = groups.experts();
-        let mut experts = Vec::new();
-        let mut tile_first = 0;
-        self.scratch.tiles_upload.write(self.scratch.pairs_offset_bytes, &groups.pairs);
-        while !(left.is_empty() && experts.is_empty()) {
-            if experts.is_empty() {
-                let behind = left.split_off(left.len().min(WAVE_EXPERTS));
-                experts = std::mem::replace(&mut left, behind);
-            }
-            let wave = self.streamer.load_wave(layer, &mut experts)?;
-            let mut tiles = Vec::new();
-            for &(expert, slot) in &wave.experts {
-                groups.append_tiles(expert, slot, tile_max, &mut tiles);
-            }
-            let scratch = &self.scratch;
-            let (offset_bytes, len_bytes) = (u64::from(tile_first) * 12, tiles.len() as u64 * 4);
-            scratch.tiles_upload.write(offset_bytes, &tiles);
-            let mut recorder = self.gpu.recorder()?;
-            let mark = self.watch.clock.mark(Lane::Device, "a wave of experts", Some(layer.0), 0);
-            self.watch.clock.begin(&mut recorder, mark);
-            if tile_first == 0 {
-                let pairs_bytes = groups.pairs.len() as u64 * 4;
-                let from = scratch.pairs_offset_bytes;
-                recorder.copy(&scratch.tiles_upload, from, &scratch.tiles.pairs, 0, pairs_bytes);
-            }
-            recorder.copy(&scratch.tiles_upload, offset_bytes, &scratch.tiles.tiles, offset_bytes, len_bytes);
-            sequence.layers[index].record_wave(&mut recorder, tile_first, tile_count(&tiles));
-            step.submit(self, recorder, mark)?;
-            tile_first += tile_count(&tiles);
+    /// Gives up what was guessed wrongly of layer `index`, whose `picks` are known, and has the likely picks of the layer behind it
+    /// read as far as the drive has nothing better to do: first everybody's best, then everybody's second.
+    fn guess_for_few(&mut self, parts: &[Placed<'_>], index: usize, picks: &[u32]) {
+        let layer = u32::try_from(index).expect("invariant: few layers");
+        self.streamer.settle_guesses(LayerIndex(layer), picks);
+        let next = layer + 1;
+        if next >= self.config.layer_count {
+            return;
         }
-        Ok(())
+        let used = self.config.experts_used as usize;
+        let mut words = vec![0_u32; parts.len() * 2 * used];
+        self.scratch.guess_report.read(0, &mut words);
+        if let Some(forced) = &self.forced {
+            // The model's own routers know nothing of the picks that are dictated.
+            for (part, guesses) in parts.iter().zip(words.chunks_exact_mut(2 * used)) {
+                let moe_layer = next - self.config.lead_layer_count;
+                let Some(recorded) = forced.guess(part.sequence.position, moe_layer) else { return };
+                guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
+            }
+        }
+        let mut guesses: Vec<u32> = Vec::new();
+        for rank in 0..used {
+            for expert in words.chunks_exact(2 * used).map(|guesses| guesses[rank]) {
+                if !guesses.contains(&expert) {
+                    guesses.push(expert);
+                }
+            }
+        }
+        self.streamer.guess(LayerIndex(next), &guesses);
     }
 
     fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
@@ -230,18 +248,28 @@ impl Model {
         routes
     }
 
-    /// The head on the last of `count` rows, and the copy of its logits where they are wanted.
-    fn record_last_logits(&self, sequence: &Sequence, recorder: &mut Recorder, count: u32, want: Want) {
-        sequence.head.record(recorder, count - 1, 1);
-        if want == Want::Logits {
-            self.record_logits_copy(recorder, 1);
+    /// The head on the last row of each part that wants something, and the copy of the logits that are wanted.
+    fn record_wanted_logits(&self, parts: &[Placed<'_>], recorder: &mut Recorder) {
+        let wanting: Vec<_> = parts.iter().filter(|part| part.want != Want::Nothing).collect();
+        if wanting.is_empty() {
+            return;
+        }
+        let rows: Vec<u32> = wanting.iter().map(|part| part.last_row()).collect();
+        parts[0].sequence.head.record_each(recorder, &rows);
+        recorder.barrier();
+        for (row, part) in (0..).zip(wanting) {
+            if part.want == Want::Logits {
+                self.record_logits_copy(recorder, row, 1);
+            }
         }
     }
 
-    fn record_logits_copy(&self, recorder: &mut Recorder, rows: u32) {
-        let len_bytes = u64::from(rows) * u64::from(self.config.vocabulary) * 4;
-        recorder.barrier();
-        recorder.copy(&self.scratch.logits, 0, &self.scratch.logits_report, 0, len_bytes);
+    /// Copies logits to the host, behind a barrier.
+    fn record_logits_copy(&self, recorder: &mut Recorder, row_first: u32, rows: u32) {
+        let row_bytes = u64::from(self.config.vocabulary) * 4;
+        let (offset_bytes, len_bytes) = (u64::from(row_first) * row_bytes, u64::from(rows) * row_bytes);
+        let scratch = &self.scratch;
+        recorder.copy(&scratch.logits, offset_bytes, &scratch.logits_report, offset_bytes, len_bytes);
     }
 
     /// Logits of every token of the chunk that has just run, a few rows at a time.
@@ -257,7 +285,8 @@ impl Model {
             let rows = LOGIT_ROWS.min(count - first);
             let mut recorder = self.gpu.recorder()?;
             sequence.head.record(&mut recorder, first, rows);
-            self.record_logits_copy(&mut recorder, rows);
+            recorder.barrier();
+            self.record_logits_copy(&mut recorder, 0, rows);
             let commands = recorder.finish()?;
             self.watch.wait_gpu(&self.gpu, self.gpu.submit(&[&commands])?)?;
             let mut logits = vec![0.0_f32; rows as usize * vocabulary];
@@ -269,28 +298,5 @@ impl Model {
             first += rows;
         }
         Ok(())
-    }
-}
-
-/// Commands of a chunk that the device may still run.
-struct Step {
-    in_flight: Vec<Commands>,
-}
-
-impl Step {
-    /// Submits what was recorded within `mark`, which began with it.
-    fn submit(
-        &mut self,
-        model: &Model,
-        mut recorder: Recorder,
-        mark: Option<Mark>,
-    ) -> Result<Ticket, ModelError> {
-        let clock = &model.watch.clock;
-        clock.end(&mut recorder, mark);
-        let commands = recorder.finish()?;
-        let ticket = model.gpu.submit(&[&commands])?;
-        clock.submitted(ticket, mark, true);
-        self.in_flight.push(commands);
-        Ok(ticket)
     }
 }

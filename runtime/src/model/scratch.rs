@@ -2,13 +2,14 @@
 
 use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, TILE_WORDS};
 
+use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, Gpu, GpuError, Placement};
 use crate::kernels::{Argmax, Attention, Pipelines, TileBuffers};
 use crate::model::grouping::tiles_max;
 use crate::model::hparams::FlintConfig;
 
-/// Rows whose logits are computed at once where all of a chunk are wanted.
-pub const LOGIT_ROWS: u32 = 32;
+/// Rows whose logits are computed at once: one a sequence of a step, or some of a chunk of which all are wanted.
+pub const LOGIT_ROWS: u32 = STEP_SEQUENCES_MAX;
 
 /// The buffers, for up to `tokens_max` tokens a step. T = tokens_max, H = embed_dim, K = experts_used.
 pub struct Scratch {
@@ -52,15 +53,15 @@ pub struct Scratch {
     pub routes: Buffer,
     /// Device to host: the same, of all expert layers of one token, or of one layer of many tokens.
     pub route_report: Buffer,
-    /// f32 `[expert_count]`: a guess at the next layer's router logits, for one token.
+    /// f32 `[STEP_SEQUENCES_MAX, expert_count]`: guesses at the next layer's router logits.
     pub guess_logits: Buffer,
-    /// As `control`, but always of one token that nothing stops: guesses are made beside the kernel that may stop the step.
+    /// As `control`, but nothing ever stops it: guesses are made beside the kernel that may stop the step.
     pub guess_control: Buffer,
     /// What guesses bind for tiles and pairs; nothing is written to them.
     pub guess_tiles: TileBuffers,
-    /// u32 `[2, K]`: guessed picks and weights; nobody reads them here.
+    /// u32 `[STEP_SEQUENCES_MAX, 2, K]`: guessed picks and weights; nobody reads them here.
     pub guess_routes: Buffer,
-    /// Device to host: guessed picks and weights of every expert layer, u32 `[moe_layers, 2, K]`.
+    /// Device to host: guessed picks and weights u32 `[*, 2, K]`, of every expert layer of one token, or of one layer of a few.
     pub guess_report: Buffer,
     /// Host to device: tiles, then pairs.
     pub tiles_upload: Buffer,
@@ -125,9 +126,9 @@ impl Scratch {
         let row_index = words("row index", t, Placement::Upload)?;
         row_index.write(0, &(0..tokens_max).collect::<Vec<u32>>());
         let guess_control = words("guess control", CONTROL_WORDS as u64, Placement::Upload)?;
-        let mut one_token = [0_u32; CONTROL_WORDS as usize];
-        one_token[CONTROL_TOKEN_COUNT as usize] = 1;
-        guess_control.write(0, &one_token);
+        let mut guessed = [0_u32; CONTROL_WORDS as usize];
+        guessed[CONTROL_TOKEN_COUNT as usize] = STEP_SEQUENCES_MAX;
+        guess_control.write(0, &guessed);
         let pairs = tokens_max * config.experts_used;
         // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
         let tile_words =
@@ -162,14 +163,18 @@ impl Scratch {
             router_logits: device("router logits", t * w(config.expert_count))?,
             routes: device("routes", t * 2 * k)?,
             route_report: words("route report", t.max(moe_layers) * 2 * k, Placement::Readback)?,
-            guess_logits: device("guessed logits", w(config.expert_count))?,
+            guess_logits: device("guessed logits", w(STEP_SEQUENCES_MAX) * w(config.expert_count))?,
             guess_control,
             guess_tiles: TileBuffers {
                 tiles: device("guessed tiles", k * TILE_WORDS as u64)?,
-                pairs: device("guessed pairs", k)?,
+                pairs: device("guessed pairs", w(STEP_SEQUENCES_MAX) * k)?,
             },
-            guess_routes: device("guessed routes", 2 * k)?,
-            guess_report: words("guess report", moe_layers * 2 * k, Placement::Readback)?,
+            guess_routes: device("guessed routes", w(STEP_SEQUENCES_MAX) * 2 * k)?,
+            guess_report: words(
+                "guess report",
+                moe_layers.max(w(STEP_SEQUENCES_MAX)) * 2 * k,
+                Placement::Readback,
+            )?,
             tiles_upload: words("tiles upload", tile_words + u64::from(pairs), Placement::Upload)?,
             pairs_offset_bytes: tile_words * 4,
             tiles: TileBuffers {

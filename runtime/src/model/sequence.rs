@@ -2,13 +2,11 @@
 
 use std::ops::Deref;
 
-use flint_shaders::layout::{CONTROL_POSITION, CONTROL_STOP, CONTROL_TOKEN_COUNT, CONTROL_WORDS};
+use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS};
 
 use crate::base::events::Lane;
-use crate::base::ids::TokenId;
-use crate::gpu::{Clock, Commands, GpuError, Mark, Recorder};
-use crate::kernels::{Argmax, Embed, Matmul, RmsNorm};
-use crate::model::angles::Angles;
+use crate::gpu::{Buffer, Clock, Commands, GpuError, Mark, Placement, Recorder};
+use crate::kernels::{Argmax, Embed, Matmul, RmsNorm, Rows};
 use crate::model::kv_cache::KvCache;
 use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
@@ -49,10 +47,24 @@ impl Head {
     pub(super) fn record(&self, recorder: &mut Recorder, row_first: u32, rows: u32) {
         recorder.barrier();
         self.norm.record(recorder, rows, row_first, 0);
+        self.record_normed(recorder, rows.into());
+    }
+
+    /// Logits and greedy tokens of these rows of the residual, each as it would be alone.
+    pub(super) fn record_each(&self, recorder: &mut Recorder, rows: &[u32]) {
+        recorder.barrier();
+        for (target, &row) in (0..).zip(rows) {
+            self.norm.record(recorder, 1, row, target);
+        }
+        let count = u32::try_from(rows.len()).expect("invariant: at most LOGIT_ROWS");
+        self.record_normed(recorder, Rows::Few(count));
+    }
+
+    fn record_normed(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
         self.output.record_rows(recorder, rows);
         recorder.barrier();
-        self.argmax.record(recorder, rows);
+        self.argmax.record(recorder, rows.count());
     }
 }
 
@@ -98,10 +110,8 @@ pub struct Sequence {
     pub(super) layers: Vec<Layer>,
     pub(super) head: Head,
     embed: Embed,
-    angles: Angles,
-    /// What [`Self::write_inputs`] hands over, kept for the next step.
-    rows_buffer: Vec<f32>,
-    angles_buffer: Vec<f32>,
+    /// u32 `[8]`: control words of its rows in a step that it may share with others; nothing stops them.
+    pub(super) control: Buffer,
     pub(super) decode: Option<DecodeCommands>,
     /// The same, with guesses at every layer's picks one layer early; none where the pool holds every expert.
     pub(super) decode_guessing: Option<DecodeCommands>,
@@ -119,9 +129,11 @@ impl Sequence {
     pub fn new(model: &Model, context_len: u32) -> Result<Self, ModelError> {
         let (config, scratch) = (&model.config, &model.scratch);
         let cache = KvCache::new(&model.gpu, config, context_len, scratch.tokens_max)?;
+        let control =
+            model.gpu.buffer("control of a sequence", CONTROL_WORDS as u64 * 4, Placement::Upload)?;
         let layers = (0..)
             .zip(&cache.layers)
-            .map(|(index, layer)| Layer::new(model, index, layer))
+            .map(|(index, layer)| Layer::new(model, index, layer, &control))
             .collect::<Result<_, GpuError>>()?;
         let on = model.binder(scratch.tokens_max);
         let embed = Embed::new(&on, &scratch.rows, &scratch.row_index, &scratch.x, config.embed_dim)?;
@@ -130,9 +142,7 @@ impl Sequence {
             layers,
             head: Head::new(model)?,
             embed,
-            angles: Angles::new(config.head_dim, config.rope_base),
-            rows_buffer: Vec::new(),
-            angles_buffer: Vec::new(),
+            control,
             decode: None,
             decode_guessing: None,
             position: 0,
@@ -168,60 +178,46 @@ impl Sequence {
         self.position
     }
 
+    /// What it holds of keys and values.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// Goes on from `position`: the cache was written from outside, see [`KvCache::restored`].
+    ///
+    /// # Panics
+    /// When that is beyond the context.
+    pub fn adopt(&mut self, position: u32, held_from: impl Fn(u32) -> u32) {
+        assert!(position <= self.cache.context_len, "what was restored fits the context");
+        self.cache.restored(position, held_from);
+        self.position = position;
+    }
+
     /// Where the commands of a token lie, unless a step is using them.
     pub(super) fn decode_commands(&mut self, with_guesses: bool) -> &mut Option<DecodeCommands> {
         if with_guesses { &mut self.decode_guessing } else { &mut self.decode }
     }
 
-    /// Hands the inputs of a step to the device: rows of `tokens`, angles, control words.
-    pub(super) fn write_inputs(&mut self, model: &Model, tokens: &[TokenId]) -> Result<(), ModelError> {
-        let count = u32::try_from(tokens.len()).expect("invariant: a step is small");
-        let context_len = self.cache.context_len;
-        if count > context_len - self.position {
-            return Err(ModelError::ContextFull { context_len });
-        }
-        let scratch = &model.scratch;
-        model.embedding.read(tokens, &mut self.rows_buffer)?;
-        scratch.rows.write(0, &self.rows_buffer);
-        self.angles_buffer.clear();
-        for position in self.position..self.position + count {
-            self.angles.append(position, &mut self.angles_buffer);
-        }
-        scratch.angles_upload.write(0, &self.angles_buffer);
-        let mut control = [0_u32; CONTROL_WORDS as usize];
-        control[CONTROL_STOP as usize] = 0;
-        control[CONTROL_TOKEN_COUNT as usize] = count;
-        control[CONTROL_POSITION as usize] = self.position;
-        scratch.control_upload.write(0, &control);
-        if let Some(forced) = &model.forced {
-            forced.write(self.position, count);
-        }
-        self.cache.note_written(self.position + count);
-        Ok(())
-    }
-
-    /// What every step begins with: inputs, token rows, lead layers, attention and router of the first expert layer.
-    pub(super) fn record_beginning(
-        &self,
-        model: &Model,
-        recorder: &mut Recorder,
-        tokens: u32,
-        is_resolved: bool,
-        guesses: bool,
-    ) {
+    /// What every step begins with: inputs and token rows.
+    pub(super) fn record_inputs(&self, model: &Model, recorder: &mut Recorder, tokens: u32) {
         let (config, scratch) = (&model.config, &model.scratch);
         recorder.copy(&scratch.control_upload, 0, &scratch.control, 0, CONTROL_WORDS as u64 * 4);
         let angle_bytes = u64::from(tokens) * u64::from(config.head_dim) * 4;
         recorder.copy(&scratch.angles_upload, 0, &scratch.angles, 0, angle_bytes);
         recorder.barrier();
         self.embed.record(recorder, tokens);
-        let lead = config.lead_layer_count as usize;
+    }
+
+    /// What a token begins with: inputs, token rows, lead layers, attention and router of the first expert layer.
+    fn record_beginning(&self, model: &Model, recorder: &mut Recorder, guesses: bool) {
+        self.record_inputs(model, recorder, 1);
+        let lead = model.config.lead_layer_count as usize;
         for layer in &self.layers[..lead] {
-            layer.record_attend(recorder, tokens);
-            layer.record_dense(recorder, tokens, guesses);
+            layer.record_attend_one(recorder);
+            layer.record_dense(recorder, Rows::Few(1), guesses);
         }
-        self.layers[lead].record_attend(recorder, tokens);
-        self.layers[lead].record_route(recorder, tokens, is_resolved, guesses);
+        self.layers[lead].record_attend_one(recorder);
+        self.layers[lead].record_route(recorder, 1, true, guesses);
     }
 
     fn record_decode(&self, model: &Model, guesses: bool) -> Result<DecodeCommands, GpuError> {
@@ -232,7 +228,7 @@ impl Sequence {
         let mut recorder = gpu.recorder()?;
         marks.marks.push(clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0));
         clock.begin(&mut recorder, marks[0]);
-        self.record_beginning(model, &mut recorder, 1, true, guesses);
+        self.record_beginning(model, &mut recorder, guesses);
         clock.end(&mut recorder, marks[0]);
         segments.push(recorder.finish()?);
         for (index, layer) in self.layers.iter().enumerate().skip(lead) {
@@ -244,7 +240,7 @@ impl Sequence {
             layer.record_experts_of_one(&mut recorder);
             match self.layers.get(index + 1) {
                 Some(next) => {
-                    next.record_attend(&mut recorder, 1);
+                    next.record_attend_one(&mut recorder);
                     next.record_route(&mut recorder, 1, true, guesses);
                 }
                 None => self.head.record(&mut recorder, 0, 1),

@@ -1,12 +1,17 @@
 //! What the server needs of an engine, so that tests and benches can put a stand-in in its place.
 
+use std::sync::Arc;
+
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
-use flint_rt::engine::{Engine, EngineError, Session};
+use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
+use flint_rt::engine::{self, Engine, EngineError, Session};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
+use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
+use flint_rt::store::Sha256Digest;
 use flint_rt::text::Tokenizer;
 use flint_rt::text::chat::StopTokens;
 
@@ -44,6 +49,19 @@ pub struct Counters {
     pub pool_slots: u32,
 }
 
+/// What one conversation is fed in a step that it may share with others.
+pub struct Feed<'a, S> {
+    /// The conversation.
+    pub session: &'a mut S,
+    /// What follows what it holds, at least one token.
+    pub tokens: &'a [TokenId],
+    /// What the last of them is to give.
+    pub want: Want,
+}
+
+/// What a step gave each conversation, or why it gave nothing.
+pub type Outputs = Vec<Result<StepOutput, EngineError>>;
+
 /// An engine, driven by one thread.
 pub trait Backend {
     /// A conversation.
@@ -64,37 +82,95 @@ pub trait Backend {
     /// As [`Session::keep_prefix`].
     fn keep_prefix(&mut self, session: &mut Self::Session, ids: &[TokenId]) -> u32;
 
-    /// As [`Engine::feed_prompt`]; gives the best token, where it was wanted.
+    /// As [`Engine::feed_many`].
     ///
     /// # Errors
     /// As there.
-    fn feed_prompt(
+    fn step(
         &mut self,
-        session: &mut Self::Session,
-        ids: &[TokenId],
-        want: Want,
+        feeds: &mut [Feed<'_, Self::Session>],
         observer: &mut dyn PrefillObserver,
-    ) -> Result<Option<TokenId>, EngineError>;
+    ) -> Result<Outputs, EngineError>;
 
-    /// As [`Engine::feed_token`].
-    ///
-    /// # Errors
-    /// As there.
-    fn feed_token(
-        &mut self,
-        session: &mut Self::Session,
-        token: TokenId,
-        want: Want,
-    ) -> Result<Option<TokenId>, EngineError>;
+    /// Copies the logits that `output` of the last step stands for, where they were wanted.
+    fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>);
 
-    /// Copies the logits of the last step that wanted them.
-    fn read_logits(&self, logits: &mut Vec<f32>);
-
-    /// Tokens of a prompt that go through the layers together.
+    /// Tokens that go through the layers together.
     fn chunk_len(&self) -> u32;
 
     /// Counters.
     fn counters(&self) -> Counters;
+
+    /// Names the model, and says what its caches look like.
+    fn identity(&self) -> (Sha256Digest, CacheShape);
+
+    /// As [`Session::reach`].
+    fn reach(&self, session: &Self::Session, ids: &[TokenId]) -> u32;
+
+    /// As [`Session::can_continue_at`].
+    fn can_continue_at(&self, session: &Self::Session, position: u32) -> bool;
+
+    /// As [`Session::could_continue_at`].
+    fn could_continue_at(&self, session: &Self::Session, position: u32, tokens: u32) -> bool;
+
+    /// As [`Session::reset`].
+    fn reset(&mut self, session: &mut Self::Session);
+
+    /// As [`Engine::begin_saving`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_saving(
+        &self,
+        session: &Self::Session,
+        back_to: Option<u32>,
+        cuts: &[Arc<Cut>],
+    ) -> Result<Saving, EngineError>;
+
+    /// As [`Engine::save_step`].
+    ///
+    /// # Errors
+    /// As there.
+    fn save_step(&mut self, session: &Self::Session, saving: &mut Saving) -> Result<bool, EngineError>;
+
+    /// As [`Engine::cut`].
+    ///
+    /// # Errors
+    /// As there.
+    fn cut(&mut self, session: &Self::Session, position: u32, slack: u32)
+    -> Result<Option<Cut>, EngineError>;
+
+    /// As [`Engine::begin_restoring`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_restoring(
+        &self,
+        session: &mut Self::Session,
+        snapshot: Arc<Snapshot>,
+        to: u32,
+    ) -> Result<Restoring, EngineError>;
+
+    /// As [`Engine::begin_rewinding`].
+    ///
+    /// # Errors
+    /// As there.
+    fn begin_rewinding(
+        &self,
+        session: &mut Self::Session,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError>;
+
+    /// As [`Engine::restore_step`].
+    ///
+    /// # Errors
+    /// As there.
+    fn restore_step(
+        &mut self,
+        session: &mut Self::Session,
+        restoring: &mut Restoring,
+    ) -> Result<bool, EngineError>;
 
     /// Called about once a second while there is nothing to do.
     fn rest(&mut self) {}
@@ -138,31 +214,24 @@ impl Backend for Engine {
         session.keep_prefix(ids)
     }
 
-    fn feed_prompt(
+    fn step(
         &mut self,
-        session: &mut Session,
-        ids: &[TokenId],
-        want: Want,
+        feeds: &mut [Feed<'_, Session>],
         observer: &mut dyn PrefillObserver,
-    ) -> Result<Option<TokenId>, EngineError> {
-        Engine::feed_prompt(self, session, ids, want, observer).map(|fed| fed.step.greedy)
+    ) -> Result<Outputs, EngineError> {
+        let mut feeds: Vec<engine::Feed<'_>> = feeds
+            .iter_mut()
+            .map(|feed| engine::Feed { session: feed.session, tokens: feed.tokens, want: feed.want })
+            .collect();
+        self.feed_many(&mut feeds, observer)
     }
 
-    fn feed_token(
-        &mut self,
-        session: &mut Session,
-        token: TokenId,
-        want: Want,
-    ) -> Result<Option<TokenId>, EngineError> {
-        Engine::feed_token(self, session, token, want).map(|step| step.greedy)
-    }
-
-    fn read_logits(&self, logits: &mut Vec<f32>) {
-        Engine::read_logits(self, logits);
+    fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>) {
+        self.read_logits_of(output, logits);
     }
 
     fn chunk_len(&self) -> u32 {
-        self.plan().prefill_chunk
+        self.step_tokens_max()
     }
 
     fn counters(&self) -> Counters {
@@ -171,6 +240,69 @@ impl Backend for Engine {
             reads: self.read_counters(),
             pool_slots: self.plan().pool_slots,
         }
+    }
+
+    fn identity(&self) -> (Sha256Digest, CacheShape) {
+        (Engine::identity(self), self.cache_shape())
+    }
+
+    fn reach(&self, session: &Session, ids: &[TokenId]) -> u32 {
+        session.reach(ids)
+    }
+
+    fn can_continue_at(&self, session: &Session, position: u32) -> bool {
+        session.can_continue_at(position)
+    }
+
+    fn could_continue_at(&self, session: &Session, position: u32, tokens: u32) -> bool {
+        session.could_continue_at(position, tokens)
+    }
+
+    fn reset(&mut self, session: &mut Session) {
+        session.reset();
+    }
+
+    fn begin_saving(
+        &self,
+        session: &Session,
+        back_to: Option<u32>,
+        cuts: &[Arc<Cut>],
+    ) -> Result<Saving, EngineError> {
+        Engine::begin_saving(self, session, back_to, cuts)
+    }
+
+    fn save_step(&mut self, session: &Session, saving: &mut Saving) -> Result<bool, EngineError> {
+        Engine::save_step(self, session, saving)
+    }
+
+    fn cut(&mut self, session: &Session, position: u32, slack: u32) -> Result<Option<Cut>, EngineError> {
+        Engine::cut(self, session, position, slack)
+    }
+
+    fn begin_restoring(
+        &self,
+        session: &mut Session,
+        snapshot: Arc<Snapshot>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        Engine::begin_restoring(self, session, snapshot, to)
+    }
+
+    fn begin_rewinding(
+        &self,
+        session: &mut Session,
+        cut: Arc<Cut>,
+        to: u32,
+    ) -> Result<Restoring, EngineError> {
+        Engine::begin_rewinding(self, session, cut, to)
+    }
+
+    fn restore_step(
+        &mut self,
+        session: &mut Session,
+        restoring: &mut Restoring,
+    ) -> Result<bool, EngineError> {
+        Engine::restore_step(self, session, restoring)
     }
 
     fn rest(&mut self) {

@@ -35,6 +35,13 @@ pub(crate) struct Generation {
     pub(crate) constraint: Option<Constraint>,
 }
 
+impl Generation {
+    /// The part of the prompt that need not be fed where it is held.
+    pub(crate) fn prefix(&self) -> &[TokenId] {
+        if self.reuses_prefix { &self.ids } else { &[] }
+    }
+}
+
 /// Why a reply ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {

@@ -27,6 +27,8 @@ struct State {
     closed: Option<ApiError>,
     /// Whether the engine's thread is to end when it has nothing left to do.
     is_ending: bool,
+    /// Whether there is something for the engine's thread outside of the queue.
+    is_woken: bool,
 }
 
 impl State {
@@ -80,6 +82,7 @@ impl Queue {
             free_slots: 0,
             closed: Some(why),
             is_ending: false,
+            is_woken: false,
         };
         Self { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
@@ -177,7 +180,7 @@ impl Queue {
             if state.is_ending {
                 return Next::End;
             }
-            if !waits {
+            if !waits || std::mem::take(&mut state.is_woken) {
                 return Next::Nothing;
             }
             let (again, waited) =
@@ -187,6 +190,12 @@ impl Queue {
                 return Next::Nothing;
             }
         }
+    }
+
+    /// Has the engine's thread come round, though there may be no job.
+    pub(crate) fn wake(&self) {
+        self.state().is_woken = true;
+        self.changed.notify_all();
     }
 
     fn forget(&self, number: u64) {
@@ -262,6 +271,15 @@ mod tests {
         assert!(!job.is_cancelled());
         drop(ticket);
         assert!(job.is_cancelled());
+    }
+
+    #[test]
+    fn who_is_woken_does_not_wait() {
+        let queue = queue(1);
+        queue.wake();
+        let began = Instant::now();
+        assert!(matches!(queue.next(1, true), Next::Nothing));
+        assert!(began.elapsed() < IDLE_LOOK, "at once");
     }
 
     #[test]

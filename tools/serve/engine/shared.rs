@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::backend::Facts;
 use super::board::Board;
+use super::prefix_store::requests::Requests;
 use super::queue::Queue;
 use crate::metrics::Metrics;
 use crate::wire::error::{ApiError, Kind};
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     pub(crate) metrics: Metrics,
     pub(crate) loading: Loading,
+    /// What is asked of slots.
+    pub(crate) slot_requests: Requests,
     facts: OnceLock<Facts>,
     is_halted: AtomicBool,
 }
@@ -50,6 +53,7 @@ impl Shared {
             board: Board::default(),
             metrics: Metrics::new(),
             loading: Loading::default(),
+            slot_requests: Requests::default(),
             facts: OnceLock::new(),
             is_halted: AtomicBool::new(false),
         }

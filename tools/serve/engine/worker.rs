@@ -1,29 +1,32 @@
-//! The engine's thread: jobs from the queue into slots, one step of each slot in turn, tokens out.
+//! The engine's thread: jobs from the queue into slots, one step of all of them after another, tokens out.
 //!
 //! - Owns: the engine and its sessions. In: jobs. Out: events over each job's channel; the board; metrics.
-//! - A turn gives each busy slot one step: a chunk of its prompt, or a token. So a long prompt delays the tokens of others
-//!   by a chunk, not by itself.
-//! - Invariants: it never waits for a client; a job that is given up stops within one step, in a prompt within a layer; what a
-//!   slot computes does not depend on its neighbours.
+//! - A turn is one step: the next token of each slot that has one, and beside them pieces of prompts ([`super::turn`]). Before it
+//!   slots that are being saved or restored get a little further ([`super::prefix_store`]).
+//! - Invariants: it never waits for a client; a job that is given up stops within one step, and within a layer where it is alone in
+//!   it; a step that fails for several is tried again for each alone, so that a fault of one is not that of others.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use flint_rt::base::ids::TokenId;
+use flint_rt::base::limits::STEP_SEQUENCES_MAX;
 use flint_rt::engine::EngineError;
+use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{ModelError, Want};
 use flint_rt::sample::{SampleError, Sampler, log_probabilities, top_n};
 use flint_rt::text::chat::Marker;
 
-use super::backend::{Backend, is_device_lost};
+use super::backend::{Backend, Feed, Outputs, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
+use super::prefix_store::{PrefixOptions, PrefixStore};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
 use super::shared::Shared;
-use super::slots::{Free, choose};
+use super::turn::{Room, Share, Turns, Waits};
 use crate::wire::error::{ApiError, Kind};
 
 /// Steps between two looks at the engine's counters.
@@ -49,6 +52,8 @@ struct Running {
     numbers: Numbers,
     began: Instant,
     first_token_at: Instant,
+    /// Whether its slot holds what is re-used of its prompt, and nothing else.
+    is_settled: bool,
 }
 
 /// How a step left a job.
@@ -57,7 +62,7 @@ enum Outcome {
     Ended(End),
     /// Nobody waits for it any more.
     GivenUp,
-    Failed(EngineError),
+    Failed(Arc<EngineError>),
     /// What was asked for cannot be.
     Refused(ApiError),
 }
@@ -69,41 +74,54 @@ type Logprobs = Option<(f64, Vec<(TokenId, f64)>)>;
 pub(crate) struct Worker<B: Backend> {
     backend: B,
     slots: Vec<Slot<B::Session>>,
+    /// What no slot holds.
+    store: PrefixStore,
     shared: Arc<Shared>,
     /// The ids that end a reply.
     stop_ids: Vec<TokenId>,
     think_close: Option<TokenId>,
     logits: Vec<f32>,
+    turns: Turns,
     jobs: u64,
     steps: u32,
 }
 
-/// Gives a prompt up with its job.
-struct PromptWatch<'a>(&'a Job, &'a Shared);
+/// Gives a step up when nobody waits for any of its jobs.
+struct StepWatch<'a> {
+    jobs: Vec<&'a Job>,
+    shared: &'a Shared,
+}
 
-impl PrefillObserver for PromptWatch<'_> {
+impl PrefillObserver for StepWatch<'_> {
     fn should_stop(&mut self) -> bool {
-        self.0.is_cancelled() || self.1.is_halted()
+        self.shared.is_halted() || self.jobs.iter().all(|job| job.is_cancelled())
     }
 }
 
 impl<B: Backend> Worker<B> {
-    /// Opens `slots` sessions.
+    /// Opens `slots` sessions, and what is kept beside them.
     ///
     /// # Errors
-    /// When the device has too little memory.
-    pub(crate) fn new(mut backend: B, slots: u32, shared: Arc<Shared>) -> Result<Self, EngineError> {
+    /// When the device has too little memory, or a folder cannot be used.
+    pub(crate) fn new(
+        mut backend: B,
+        slots: u32,
+        prefix: &PrefixOptions,
+        shared: Arc<Shared>,
+    ) -> Result<Self, EngineError> {
         let facts = backend.facts();
         let slots = (0..slots)
             .map(|_| Ok(Slot { session: backend.open_session()?, running: None, used: 0 }))
             .collect::<Result<Vec<_>, EngineError>>()?;
         shared.board.reset(slots.len(), facts.context_len);
         let worker = Self {
+            store: PrefixStore::open(prefix, &backend, slots.len())?,
             stop_ids: facts.stops.entries().iter().map(|(id, _)| *id).collect(),
             think_close: Marker::ThinkClose.id(&facts.tokenizer).ok(),
             backend,
             slots,
             logits: Vec::new(),
+            turns: Turns::default(),
             jobs: 0,
             steps: 0,
             shared,
@@ -115,25 +133,39 @@ impl<B: Backend> Worker<B> {
     /// Works until the queue ends; then says what was wrong with the engine, if anything.
     pub(crate) fn run(mut self) -> Result<(), String> {
         loop {
-            while self.slots.iter().any(|slot| slot.running.is_none()) {
-                let free = self.slots.iter().filter(|slot| slot.running.is_none()).count();
+            self.store.serve(&self.shared.slot_requests, |index| self.slots[index].running.is_none());
+            loop {
+                let free = (0..self.slots.len()).filter(|index| self.is_free(*index)).count();
+                if free == 0 {
+                    break;
+                }
                 let is_idle = free == self.slots.len();
                 match self.shared.queue.next(free, is_idle) {
                     Next::Job(job) => self.begin(job),
                     Next::Nothing => {
                         if is_idle {
                             self.backend.rest();
+                            self.publish();
                         }
                         break;
                     }
-                    Next::End if is_idle => return self.backend.close(),
+                    Next::End if is_idle => {
+                        let sessions = self.slots.iter().map(|slot| &slot.session);
+                        let is_given_up = || self.shared.is_halted();
+                        let metrics = &self.shared.metrics.prefix;
+                        self.store.finish(&mut self.backend, sessions, &is_given_up, metrics);
+                        return self.backend.close();
+                    }
                     Next::End => break,
                 }
             }
-            for index in 0..self.slots.len() {
-                self.turn(index);
-            }
+            self.turn();
         }
+    }
+
+    /// Whether a slot does no job, and nothing is being saved of it or restored to it.
+    fn is_free(&self, index: usize) -> bool {
+        self.slots[index].running.is_none() && !self.store.is_busy(index)
     }
 
     fn begin(&mut self, job: Job) {
@@ -153,20 +185,14 @@ impl<B: Backend> Worker<B> {
             }
         };
         sampler.start_from(&generation.ids);
-        let free: Vec<Option<Free<'_>>> = self
-            .slots
-            .iter()
-            .map(|slot| match slot.running {
-                Some(_) => None,
-                None => Some(Free { tokens: self.backend.tokens(&slot.session), used: slot.used }),
-            })
+        let free: Vec<Option<(&B::Session, u64)>> = (0..)
+            .zip(&self.slots)
+            .map(|(index, slot)| self.is_free(index).then_some((&slot.session, slot.used)))
             .collect();
-        let prefix = if generation.reuses_prefix { generation.ids.as_slice() } else { &[] };
-        let index = choose(&free, prefix).expect("invariant: a slot is free");
+        let index = self.store.choose(&self.backend, &free, generation.prefix(), &generation.ids);
         self.jobs += 1;
         let slot = &mut self.slots[index];
         slot.used = self.jobs;
-        let cached = self.backend.keep_prefix(&mut slot.session, prefix);
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()
             && generation.tokens_min == 0
@@ -175,49 +201,165 @@ impl<B: Backend> Worker<B> {
         let now = Instant::now();
         let prompt_tokens = u32::try_from(generation.ids.len()).expect("invariant: it fits the context");
         let running = Running {
-            numbers: Numbers {
-                prompt_tokens,
-                cached_tokens: cached,
-                queued: now - job.arrived,
-                ..Numbers::default()
-            },
+            numbers: Numbers { prompt_tokens, queued: now - job.arrived, ..Numbers::default() },
             sampler,
             reply,
             want: if is_plain { Want::Greedy } else { Want::Logits },
             next: None,
             began: now,
             first_token_at: now,
+            is_settled: false,
             job,
         };
-        running.send(Event::Progress(running.progress(cached)));
         slot.running = Some(running);
+        self.keep_prefix(index);
         self.show(index);
     }
 
-    /// One step of one slot.
-    fn turn(&mut self, index: usize) {
+    /// Forgets what a slot holds beyond the beginning of its prompt, unless something is still to be saved or restored.
+    fn keep_prefix(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        let Some(mut running) = slot.running.take() else { return };
-        let outcome = if running.job.is_cancelled() || self.shared.is_halted() {
-            Outcome::GivenUp
-        } else {
-            let step = match running.next {
-                None => self.feed_chunk(index, &mut running),
-                Some(token) => {
-                    let slot = &mut self.slots[index];
-                    self.backend.feed_token(&mut slot.session, token, running.want).map(Some)
+        let Some(running) = slot.running.as_mut().filter(|running| !running.is_settled) else { return };
+        if self.store.is_busy(index) {
+            return;
+        }
+        let cached = self.backend.keep_prefix(&mut slot.session, running.job.generation.prefix());
+        self.store.settled(index, cached, &self.shared.metrics.prefix);
+        running.is_settled = true;
+        running.numbers.cached_tokens = cached;
+        running.send(Event::Progress(running.progress(cached)));
+    }
+
+    /// Goes on with what is to be saved and restored of a slot before its next step.
+    fn run_errands(&mut self, index: usize) {
+        if !self.store.is_busy(index) {
+            return;
+        }
+        let (session, metrics) = (&mut self.slots[index].session, &self.shared.metrics.prefix);
+        if let Err(error) = self.store.step(index, &mut self.backend, session, metrics) {
+            tracing::error!("a slot was not saved or restored: {error}");
+            self.close_if_lost(&error);
+            self.settle(index, |_, _| Outcome::Failed(Arc::new(error)));
+        }
+        self.keep_prefix(index);
+        self.show(index);
+    }
+
+    /// Keeps what the step of `shares` would overwrite and is wanted later. Gives those whose slots are fit for it.
+    fn keep_cuts(&mut self, shares: Vec<Share>) -> Vec<Share> {
+        let mut fit = Vec::new();
+        for share in shares {
+            let (session, metrics) = (&self.slots[share.slot].session, &self.shared.metrics.prefix);
+            match self.store.before_step(share.slot, &mut self.backend, session, share.rows, metrics) {
+                Ok(()) => fit.push(share),
+                Err(error) => self.settle(share.slot, |_, _| Outcome::Failed(Arc::new(error))),
+            }
+        }
+        fit
+    }
+
+    /// One step of all busy slots, as far as it has room.
+    fn turn(&mut self) {
+        for index in 0..self.slots.len() {
+            self.run_errands(index);
+            let is_given_up = |running: &Running| running.job.is_cancelled() || self.shared.is_halted();
+            if self.slots[index].running.as_ref().is_some_and(is_given_up) {
+                self.settle(index, |_, _| Outcome::GivenUp);
+            }
+        }
+        let waits: Vec<Option<Waits>> = (0..self.slots.len()).map(|index| self.waits(index)).collect();
+        let room = Room { rows: self.backend.chunk_len(), sequences: STEP_SEQUENCES_MAX as usize };
+        let shares = self.turns.plan(&waits, room);
+        let shares = self.keep_cuts(shares);
+        if shares.is_empty() {
+            return;
+        }
+        let (begin, prompt_rows) = (Instant::now(), prompt_rows(&waits, &shares));
+        let outputs = self.step(&shares);
+        if outputs.is_ok() {
+            let tokens = shares.iter().map(|share| share.rows).sum::<u32>() - prompt_rows;
+            self.turns.piece.note(tokens, prompt_rows, begin.elapsed());
+        }
+        match outputs {
+            Ok(outputs) => self.take_outputs(&shares, outputs),
+            // Whoever gave up is gone in the next turn.
+            Err(EngineError::Model(ModelError::Stopped)) => {}
+            // So that a fault of one, such as an expert that cannot be read, is not that of others.
+            Err(error) if shares.len() > 1 && !is_device_lost(&error) => {
+                tracing::warn!(
+                    "a step of {} conversations failed, each is tried alone: {error}",
+                    shares.len()
+                );
+                for share in &shares {
+                    match self.step(&[*share]) {
+                        Ok(outputs) => self.take_outputs(&[*share], outputs),
+                        Err(EngineError::Model(ModelError::Stopped)) => {}
+                        Err(error) => self.settle(share.slot, |_, _| Outcome::Failed(Arc::new(error))),
+                    }
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for share in &shares {
+                    self.settle(share.slot, |_, _| Outcome::Failed(error.clone()));
+                }
+            }
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_A_LOOK) {
+            self.publish();
+        }
+    }
+
+    /// What a slot waits for; none where it is idle, or being saved or restored.
+    fn waits(&self, index: usize) -> Option<Waits> {
+        let slot = &self.slots[index];
+        let running = slot.running.as_ref().filter(|running| running.is_settled)?;
+        Some(match running.next {
+            Some(_) => Waits::Token,
+            None => {
+                let held = self.backend.tokens(&slot.session).len();
+                let left = running.job.generation.ids.len() - held;
+                Waits::Prompt(u32::try_from(left).expect("invariant: it fits the context"))
+            }
+        })
+    }
+
+    /// Feeds each slot of `shares`, which ascend, its tokens.
+    fn step(&mut self, shares: &[Share]) -> Result<Outputs, EngineError> {
+        let (backend, mut shares) = (&mut self.backend, shares.iter().peekable());
+        let (mut feeds, mut jobs) = (Vec::new(), Vec::new());
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(share) = shares.next_if(|share| share.slot == index) else { continue };
+            let running = slot.running.as_ref().expect("invariant: a slot that waits is running");
+            let (tokens, want) = match &running.next {
+                Some(token) => (std::slice::from_ref(token), running.want),
+                None => {
+                    let rest = &running.job.generation.ids[backend.tokens(&slot.session).len()..];
+                    let tokens = &rest[..share.rows as usize];
+                    (tokens, if tokens.len() == rest.len() { running.want } else { Want::Nothing })
                 }
             };
-            match step {
-                Ok(None) => Outcome::GoesOn,
-                Ok(Some(greedy)) => self.take_token(&mut running, greedy),
-                Err(EngineError::Model(ModelError::Stopped)) => Outcome::GivenUp,
+            feeds.push(Feed { session: &mut slot.session, tokens, want });
+            jobs.push(&running.job);
+        }
+        backend.step(&mut feeds, &mut StepWatch { jobs, shared: &self.shared })
+    }
+
+    fn take_outputs(&mut self, shares: &[Share], outputs: Outputs) {
+        for (share, output) in shares.iter().zip(outputs) {
+            self.settle(share.slot, |worker, running| match output {
+                Ok(output) => worker.take_output(share.slot, running, output),
                 Err(EngineError::Model(ModelError::ContextFull { .. })) => Outcome::Ended(End::Length),
-                Err(error) => Outcome::Failed(error),
-            }
-        };
-        self.steps += 1;
-        match outcome {
+                Err(error) => Outcome::Failed(Arc::new(error)),
+            });
+        }
+    }
+
+    /// Does with a slot's job as `decide` says.
+    fn settle(&mut self, index: usize, decide: impl FnOnce(&mut Self, &mut Running) -> Outcome) {
+        let Some(mut running) = self.slots[index].running.take() else { return };
+        match decide(self, &mut running) {
             Outcome::GoesOn => self.slots[index].running = Some(running),
             Outcome::Ended(end) => self.finish(running, end),
             Outcome::GivenUp => {
@@ -237,42 +379,29 @@ impl<B: Backend> Worker<B> {
             }
         }
         self.show(index);
-        if self.slots[index].running.is_none() || self.steps.is_multiple_of(STEPS_A_LOOK) {
+        if self.slots[index].running.is_none() {
             self.publish();
         }
     }
 
-    /// Feeds the next chunk of the prompt; gives what the last one gives.
-    fn feed_chunk(
-        &mut self,
-        index: usize,
-        running: &mut Running,
-    ) -> Result<Option<Option<TokenId>>, EngineError> {
-        let slot = &mut self.slots[index];
-        let ids = &running.job.generation.ids;
-        let held = self.backend.tokens(&slot.session).len();
-        let end = ids.len().min(held + self.backend.chunk_len() as usize);
-        let is_last = end == ids.len();
-        let want = if is_last { running.want } else { Want::Nothing };
-        let greedy = self.backend.feed_prompt(
-            &mut slot.session,
-            &ids[..end],
-            want,
-            &mut PromptWatch(&running.job, &self.shared),
-        )?;
-        let done = u32::try_from(end).expect("invariant: it fits the context");
-        running.send(Event::Progress(running.progress(done)));
-        if !is_last {
-            return Ok(None);
+    /// What a step made of a job.
+    fn take_output(&mut self, index: usize, running: &mut Running, output: StepOutput) -> Outcome {
+        if running.next.is_none() {
+            let held = self.backend.tokens(&self.slots[index].session).len();
+            let done = u32::try_from(held).expect("invariant: it fits the context");
+            running.send(Event::Progress(running.progress(done)));
+            if done < running.numbers.prompt_tokens {
+                return Outcome::GoesOn;
+            }
+            running.numbers.prompt = running.began.elapsed();
+            running.first_token_at = Instant::now();
+            self.shared.metrics.prompt_done(&running.numbers);
         }
-        running.numbers.prompt = running.began.elapsed();
-        running.first_token_at = Instant::now();
-        self.shared.metrics.prompt_done(&running.numbers);
-        Ok(Some(greedy))
+        self.take_token(running, output)
     }
 
     /// Chooses the next token, and gives its text.
-    fn take_token(&mut self, running: &mut Running, greedy: Option<TokenId>) -> Outcome {
+    fn take_token(&mut self, running: &mut Running, output: StepOutput) -> Outcome {
         let generation = &running.job.generation;
         if generation.tokens_max == 0 {
             return Outcome::Ended(End::Length);
@@ -280,7 +409,7 @@ impl<B: Backend> Worker<B> {
         let may_end = !generation.ignores_stops && running.numbers.reply_tokens >= generation.tokens_min;
         let is_over_thought = running.reply.is_thinking()
             && generation.thought_max.is_some_and(|most| running.reply.reasoning_tokens() >= most);
-        let chosen = self.choose(running, greedy, may_end);
+        let chosen = self.choose(running, output, may_end);
         let (token, logprobs) = match chosen {
             Ok((token, logprobs)) if !is_over_thought => (token, logprobs),
             Ok((token, logprobs)) => (self.think_close.unwrap_or(token), logprobs),
@@ -324,13 +453,13 @@ impl<B: Backend> Worker<B> {
     fn choose(
         &mut self,
         running: &mut Running,
-        greedy: Option<TokenId>,
+        output: StepOutput,
         may_end: bool,
     ) -> Result<(TokenId, Logprobs), Outcome> {
-        if let (Some(token), Want::Greedy) = (greedy, running.want) {
+        if let (Some(token), Want::Greedy) = (output.greedy, running.want) {
             return Ok((token, None));
         }
-        self.backend.read_logits(&mut self.logits);
+        self.backend.read_logits(&output, &mut self.logits);
         // As the model had them: penalties, bias and forms change the others.
         let plain = running.job.generation.top_logprobs.map(|count| (count, self.logits.clone()));
         let allowed =
@@ -340,9 +469,9 @@ impl<B: Backend> Worker<B> {
             None => running.sampler.sample_without(&mut self.logits, forbidden),
             Some(allowed) => running.sampler.sample_among(&mut self.logits, allowed),
         };
-        let token = sampled.map_err(|error| Outcome::Failed(error.into()))?;
+        let token = sampled.map_err(|error| Outcome::Failed(Arc::new(error.into())))?;
         let logprobs = plain.map(|(count, plain)| token_logprobs(&plain, token, count)).transpose();
-        Ok((token, logprobs.map_err(Outcome::Failed)?))
+        Ok((token, logprobs.map_err(|error| Outcome::Failed(Arc::new(error)))?))
     }
 
     fn finish(&mut self, mut running: Running, end: End) {
@@ -372,6 +501,11 @@ impl<B: Backend> Worker<B> {
         tracing::error!(job = running.job.number, "a step failed: {error}");
         self.shared.metrics.failed();
         running.send(Event::Failed(told(error)));
+        self.close_if_lost(error);
+    }
+
+    /// Lets nothing in any more where nothing can be computed any more.
+    fn close_if_lost(&self, error: &EngineError) {
         if is_device_lost(error) {
             let why =
                 ApiError::new(Kind::Unavailable, "the GPU was lost: the server has to be started again");
@@ -393,6 +527,7 @@ impl<B: Backend> Worker<B> {
 
     fn publish(&self) {
         self.shared.metrics.engine(&self.backend.counters());
+        self.store.tell(&self.shared.metrics.prefix);
     }
 }
 
@@ -410,6 +545,12 @@ impl Running {
             elapsed: self.began.elapsed(),
         }
     }
+}
+
+/// Tokens of prompts in a step.
+fn prompt_rows(waits: &[Option<Waits>], shares: &[Share]) -> u32 {
+    let of_prompts = shares.iter().filter(|share| matches!(waits[share.slot], Some(Waits::Prompt(_))));
+    of_prompts.map(|share| share.rows).sum()
 }
 
 /// The form that the next token has to keep to. A thought has none.

@@ -13,4 +13,5 @@ pub(crate) mod jobs;
 pub(crate) mod listener;
 pub(crate) mod reply;
 pub(crate) mod routes;
+pub(crate) mod slots;
 pub(crate) mod state;

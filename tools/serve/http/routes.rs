@@ -15,6 +15,7 @@ use hyper::{Method, Request};
 use super::door::Page;
 use super::generate::{Interface, Words, answer};
 use super::info;
+use super::slots;
 use super::state::Shown;
 use crate::wire::error::ApiError;
 use crate::wire::{anthropic, chat, completions, native, responses};
@@ -52,6 +53,7 @@ pub(crate) fn router(state: &Shown) -> Router {
         .route("/ready", get(info::ready))
         .route("/props", get(info::props))
         .route("/slots", get(info::slots))
+        .route("/slots/{id}", post(slots::act))
         .route("/metrics", get(info::metrics))
         .route("/tokenize", post(info::tokenize))
         .route("/detokenize", post(info::detokenize))

@@ -1,5 +1,6 @@
 //! What every request sees.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +24,8 @@ pub(crate) struct State {
     pub(crate) started_s: u64,
     /// The model's file, by its name alone.
     pub(crate) file_name: String,
+    /// The folder of files that slots are saved to.
+    pub(crate) slot_files: Option<PathBuf>,
 }
 
 /// As handlers have it.

@@ -74,6 +74,22 @@ impl HostRoom {
         }
     }
 
+    /// What is left when somebody else takes `bytes` of it.
+    #[must_use]
+    pub fn without(&self, bytes: u64) -> Self {
+        let less = |room: Option<u64>| room.map(|room| room.saturating_sub(bytes));
+        Self {
+            total_bytes: self.total_bytes,
+            available_bytes: less(self.available_bytes),
+            groups: self
+                .groups
+                .iter()
+                .map(|room| GroupRoom { used_bytes: room.used_bytes.saturating_add(bytes), ..room.clone() })
+                .collect(),
+            address_space_bytes: less(self.address_space_bytes),
+        }
+    }
+
     /// Bytes that may be had now, and what bounds them: the least that any limit leaves. `None` where nothing is known.
     pub fn free(&self) -> Option<(u64, Bound)> {
         let machine = self.available_bytes.map(|bytes| (bytes, Bound::Machine));
@@ -147,6 +163,22 @@ SwapTotal:             0 kB
         (memory.address_space_bytes, memory.available_bytes) = (None, Some(5));
         assert_eq!(memory.free(), Some((5, Bound::Machine)));
         assert!(memory.free().unwrap().1.to_string().contains("MemAvailable"));
+    }
+
+    #[test]
+    fn what_another_takes_is_gone_from_every_limit() {
+        let group =
+            |used_bytes| GroupRoom { folder: "/g".into(), limit_bytes: 90, used_bytes, cache_bytes: 5 };
+        let memory = HostRoom {
+            total_bytes: Some(200),
+            available_bytes: Some(100),
+            groups: vec![group(10)],
+            address_space_bytes: None,
+        };
+        let left = memory.without(30);
+        assert_eq!((left.total_bytes, left.available_bytes), (Some(200), Some(70)));
+        assert_eq!(left.free(), Some((55, Bound::Group("/g".into()))));
+        assert_eq!(memory.without(u64::MAX).free().map(|(bytes, _)| bytes), Some(0));
     }
 
     #[test]

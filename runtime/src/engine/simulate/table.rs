@@ -40,17 +40,30 @@ impl Sweep {
 
     /// No prefetch, guesses of the next router by how many are read, and the token before.
     pub fn prefetches_to_compare() -> Vec<Prefetch> {
-        let next = |fan_out, takes_slot| Prefetch { source: GuessSource::NextRouter, fan_out, takes_slot };
-        let previous = |takes_slot| Prefetch { source: GuessSource::PreviousToken, fan_out: 6, takes_slot };
+        let of = |source, fan_out| Prefetch { source, fan_out, ..Prefetch::default() };
+        let (next, previous) =
+            (|fan_out| of(GuessSource::NextRouter, fan_out), of(GuessSource::PreviousToken, 6));
+        let two_ahead = |fan_out, fan_out_two_ahead| Prefetch {
+            fan_out_two_ahead,
+            ..of(GuessSource::NextRouter, fan_out)
+        };
+        let into_slots = |prefetch| Prefetch { takes_slot: true, ..prefetch };
+        let judged = |prefetch| Prefetch { is_judged: true, ..prefetch };
         vec![
             Prefetch::default(),
-            next(1, false),
-            next(2, false),
-            next(4, false),
-            next(6, false),
-            next(6, true),
-            previous(false),
-            previous(true),
+            next(1),
+            next(2),
+            next(3),
+            next(4),
+            next(6),
+            judged(next(6)),
+            two_ahead(3, 1),
+            two_ahead(3, 2),
+            two_ahead(6, 3),
+            into_slots(next(6)),
+            previous,
+            judged(previous),
+            into_slots(previous),
         ]
     }
 }

@@ -1,0 +1,82 @@
+//! What a layer does with a sequence's own cache: rotation, the cache's new rows, attention over it.
+//!
+//! In a step of several sequences each has its own kernels run on its own rows of the shared activations.
+
+use crate::gpu::{GpuError, Recorder};
+use crate::kernels::attention::RopeBuffers;
+use crate::kernels::{Attention, AttentionShape, Binder, Rope};
+use crate::model::Model;
+use crate::model::kv_cache::LayerCache;
+use crate::model::weights::LayerWeights;
+
+/// What a layer does with a sequence's own cache.
+pub(super) struct Attend {
+    rope: Rope,
+    attention: Attention,
+}
+
+impl Attend {
+    /// Binds it to the control words of `on`.
+    ///
+    /// # Errors
+    /// When the driver has no descriptors left.
+    pub(super) fn new(
+        on: &Binder<'_>,
+        model: &Model,
+        weights: &LayerWeights,
+        cache: &LayerCache,
+        shape: &AttentionShape,
+    ) -> Result<Self, GpuError> {
+        let scratch = &model.scratch;
+        let rope = RopeBuffers {
+            q: &scratch.q,
+            k: &scratch.k,
+            v: &scratch.v,
+            q_norm: &weights.q_norm,
+            k_norm: &weights.k_norm,
+            angles: &scratch.angles,
+            k_cache: &cache.keys,
+            v_cache: &cache.values,
+        };
+        let attention =
+            [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
+        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)? })
+    }
+
+    /// For one token of a sequence that is alone in its step.
+    pub(super) fn record_one(&self, recorder: &mut Recorder) {
+        self.rope.record(recorder, 1);
+        recorder.barrier();
+        self.attention.record(recorder, 1);
+    }
+}
+
+/// The rows of a sequence in a step.
+#[derive(Clone, Copy)]
+pub(super) struct AttendRows<'a> {
+    /// Bound to the sequence's cache and its control words.
+    pub(super) attend: &'a Attend,
+    /// The first of its rows.
+    pub(super) first: u32,
+    /// How many there are.
+    pub(super) count: u32,
+}
+
+/// For the rows of several sequences, those of one row first.
+pub(super) fn record_all(parts: &[AttendRows<'_>], recorder: &mut Recorder) {
+    for part in parts {
+        part.attend.rope.record_from(recorder, part.first, part.count);
+    }
+    // The sums of one row's splits and those of many rows share a buffer, so these come after those.
+    let (ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
+    for group in [ones, longer].into_iter().filter(|group| !group.is_empty()) {
+        recorder.barrier();
+        for part in group {
+            part.attend.attention.record_attend(recorder, part.first, part.count);
+        }
+        recorder.barrier();
+        for part in group {
+            part.attend.attention.record_merge(recorder, part.first, part.count);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! One pass through all layers for the next tokens of several sequences.
+//!
+//! Rows of all sequences go through norms, projections, router and experts together, so a weight is read once for all of them;
+//! rotation, attention and the cache are each sequence's own. A sequence's rows may be the token after the last, or a piece of
+//! its prompt. A step of one token of one sequence takes the way of [`crate::model::decode`], every other the one of
+//! [`crate::model::prefill`].
+//!
+//! Where each sequence has one row, each row is summed as it would be alone, so it gets the same bits. Where one of them has more,
+//! all are summed as a prompt is: the same bits on a device whose mat-vecs have one subgroup, others where they have several.
+
+use crate::base::ids::TokenId;
+use crate::base::limits::STEP_SEQUENCES_MAX;
+use crate::kernels::Rows;
+use crate::model::decode::StepOutput;
+use crate::model::layer::LayerRows;
+use crate::model::prefill::PrefillObserver;
+use crate::model::sequence::Sequence;
+use crate::model::{Model, ModelError, Want};
+
+/// What one sequence has in a step.
+pub struct Part<'a> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence,
+    /// Its next tokens, at least one.
+    pub tokens: &'a [TokenId],
+    /// What the last of them is to give.
+    pub want: Want,
+}
+
+/// A part, and where its rows lie.
+pub(super) struct Placed<'a> {
+    pub(super) sequence: &'a mut Sequence,
+    pub(super) tokens: &'a [TokenId],
+    pub(super) want: Want,
+    /// The first of its rows.
+    pub(super) row_first: u32,
+    /// Its place among the parts that the caller gave.
+    index: usize,
+}
+
+impl Placed<'_> {
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.tokens.len()).expect("invariant: a step is small")
+    }
+
+    /// The row whose logits are the part's.
+    pub(super) fn last_row(&self) -> u32 {
+        self.row_first + self.count() - 1
+    }
+}
+
+/// All rows of a step, and how they are summed.
+pub(super) fn rows_of(parts: &[Placed<'_>]) -> Rows {
+    let count = parts.last().map_or(0, |part| part.last_row() + 1);
+    if parts.iter().all(|part| part.count() == 1) { Rows::Few(count) } else { Rows::Many(count) }
+}
+
+/// Layer `index` of every part.
+pub(super) fn layers_of<'a>(parts: &'a [Placed<'_>], index: usize) -> Vec<LayerRows<'a>> {
+    parts
+        .iter()
+        .map(|part| LayerRows {
+            layer: &part.sequence.layers[index],
+            first: part.row_first,
+            count: part.count(),
+        })
+        .collect()
+}
+
+impl Model {
+    /// Feeds every part's tokens and advances its sequence by them; gives each part's result, in the order of `parts`.
+    ///
+    /// A part is refused before the step, and the others go on without it, when its context is full or a token is not in the
+    /// vocabulary. Where a part's logits are not finite its sequence is empty afterwards; the others are not touched by it.
+    ///
+    /// # Errors
+    /// When a read or the device fails, or the observer stops the step: no sequence has then advanced.
+    ///
+    /// # Panics
+    /// When a part has no token, all have more than [`crate::model::scratch::Scratch::tokens_max`] together, or there are more parts
+    /// than [`STEP_SEQUENCES_MAX`].
+    pub fn step(
+        &mut self,
+        parts: &mut [Part<'_>],
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<Vec<Result<StepOutput, ModelError>>, ModelError> {
+        assert!(parts.len() <= STEP_SEQUENCES_MAX as usize, "a step of {} sequences", parts.len());
+        let tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
+        assert!(tokens <= self.scratch.tokens_max as usize, "a step of {tokens} tokens fits the scratch");
+        let mut outputs: Vec<_> = parts.iter().map(|part| self.check(part)).collect();
+        let mut placed = place(parts, |index| outputs[index].is_ok());
+        match placed.as_mut_slice() {
+            [] => {}
+            [part] if part.tokens.len() == 1 => {
+                let alone = self.step_one(part, observer);
+                outputs[part.index] = match alone {
+                    Err(error @ ModelError::NotFinite { .. }) => Err(error),
+                    other => Ok(other?),
+                };
+            }
+            several => {
+                self.run_layers(several, observer)?;
+                let mut report_row = 0;
+                for part in several {
+                    outputs[part.index] = self.take_output(part, &mut report_row);
+                }
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Why a part cannot be in a step, if so.
+    fn check(&self, part: &Part<'_>) -> Result<StepOutput, ModelError> {
+        assert!(!part.tokens.is_empty(), "a part has a token");
+        let context_len = part.sequence.context_len();
+        if part.tokens.len() > (context_len - part.sequence.position) as usize {
+            return Err(ModelError::ContextFull { context_len });
+        }
+        let vocabulary = self.config.vocabulary;
+        match part.tokens.iter().find(|&&token| token >= vocabulary) {
+            Some(&token) => Err(ModelError::UnknownToken { token, vocabulary }),
+            None => Ok(StepOutput::default()),
+        }
+    }
+
+    /// Advances a part's sequence by what a step did; `report_row` counts the rows of those who want something.
+    fn take_output(&self, part: &mut Placed<'_>, report_row: &mut u32) -> Result<StepOutput, ModelError> {
+        let count = part.count();
+        let mut output = StepOutput::default();
+        if part.want != Want::Nothing {
+            output.logits_row = *report_row;
+            *report_row += 1;
+            output.greedy = Some(self.read_greedy(part.sequence, output.logits_row, count - 1)?);
+        }
+        part.sequence.position += count;
+        Ok(output)
+    }
+}
+
+/// The parts that `is_taken`, with their rows: those of one row first, each in the caller's order.
+fn place<'a>(parts: &'a mut [Part<'_>], is_taken: impl Fn(usize) -> bool) -> Vec<Placed<'a>> {
+    let mut placed: Vec<Placed<'a>> = parts
+        .iter_mut()
+        .enumerate()
+        .filter(|&(index, _)| is_taken(index))
+        .map(|(index, part)| Placed {
+            sequence: &mut *part.sequence,
+            tokens: part.tokens,
+            want: part.want,
+            row_first: 0,
+            index,
+        })
+        .collect();
+    placed.sort_by_key(|part| part.tokens.len() > 1);
+    let mut row_first = 0;
+    for part in &mut placed {
+        part.row_first = row_first;
+        row_first += part.count();
+    }
+    placed
+}
