@@ -40,8 +40,9 @@
  *   one short list, and a few more where experts must be read; requests to a pool take one each.
  *
  * CALLBACKS
- *   They run in the thread of the call that they belong to. They may call everything that never waits; what needs an object that
- *   the call is using is FLINT_RT_ERR_REENTRANT. They must not throw, longjmp or end the thread.
+ *   They run in the thread of the call that they belong to. Those of generate may call what never waits, and what is of samplers,
+ *   stores and pools, but for the sampler that is in use; what needs a session or what a model computes with is
+ *   FLINT_RT_ERR_REENTRANT, whichever session or model it is. They must not throw, longjmp or end the thread.
  */
 #ifndef FLINT_RT_H
 #define FLINT_RT_H
@@ -73,7 +74,7 @@ typedef int32_t flint_rt_status;
 #define FLINT_RT_ERR_ARGUMENT (-1)   /* an argument makes no sense */
 #define FLINT_RT_ERR_HANDLE (-2)     /* no such handle */
 #define FLINT_RT_ERR_ABI (-3)        /* library and caller are of different versions */
-#define FLINT_RT_ERR_REENTRANT (-4)  /* called from a callback of a call that uses the same object */
+#define FLINT_RT_ERR_REENTRANT (-4)  /* called from a callback that must not call it; see CALLBACKS */
 #define FLINT_RT_ERR_BUFFER (-5)     /* the buffer is too small; the count that is needed was written */
 #define FLINT_RT_ERR_CANCELLED (-6)  /* stopped by a callback or by flint_rt_session_cancel */
 #define FLINT_RT_ERR_STATE (-7)      /* not possible now, for example: logits before anything was fed */

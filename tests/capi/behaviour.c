@@ -215,6 +215,8 @@ static int32_t on_token(void *user_data, uint32_t token, const char *text, size_
               flint_rt_session_generate(reply->session, NULL, prompt, prompt_count, NULL, NULL));
         GIVES(FLINT_RT_ERR_REENTRANT, NULL, flint_rt_session_free(reply->session));
         GIVES(FLINT_RT_ERR_REENTRANT, reply->other, flint_rt_session_feed(reply->other, &token, 1));
+        GIVES(FLINT_RT_ERR_REENTRANT, reply->other, flint_rt_session_tokens(reply->other, &id, 1, &count));
+        GIVES(FLINT_RT_ERR_REENTRANT, NULL, flint_rt_session_free(reply->other));
         GIVES(FLINT_RT_ERR_REENTRANT, model, flint_rt_session_create(model, &made));
         GIVES(FLINT_RT_ERR_REENTRANT, model, flint_rt_model_stats_get(model, &stats));
         GIVES(FLINT_RT_ERR_REENTRANT, NULL, flint_rt_model_close(model));

@@ -13,6 +13,8 @@
 
 static flint_rt_model *model;
 static flint_rt_pool *pool;
+/* Shared, so that those who generate and those who sample wait for it. */
+static flint_rt_sampler *greedy;
 static flint_rt_store_info info = {.struct_size = sizeof info};
 static uint32_t prompt[32], alone[TOKENS];
 static size_t prompt_count;
@@ -34,17 +36,15 @@ static void generate(flint_rt_session *session, uint32_t *tokens) {
     options.ignore_stops = 1;
     options.token = keep;
     options.user_data = &tokens;
-    WORKS(session, flint_rt_session_generate(session, NULL, prompt, prompt_count, &options, NULL));
+    WORKS(session, flint_rt_session_generate(session, greedy, prompt, prompt_count, &options, NULL));
 }
 
 static void *reply(void *given) {
     (void)given;
     flint_rt_session *session;
-    flint_rt_sampler *greedy;
     uint32_t tokens[TOKENS], token;
     size_t count;
     char text[64];
-    WORKS(model, flint_rt_sampler_create(model, NULL, &greedy));
     for (int round = 0; round < 4; round++) {
         WORKS(model, flint_rt_session_create(model, &session));
         generate(session, tokens);
@@ -58,7 +58,6 @@ static void *reply(void *given) {
         }
         WORKS(NULL, flint_rt_session_free(session));
     }
-    WORKS(NULL, flint_rt_sampler_free(greedy));
     return NULL;
 }
 
@@ -145,10 +144,12 @@ int main(int argc, char **argv) {
         WORKS(NULL, flint_rt_model_open(argv[1], &options, &model));
         WORKS(model, flint_rt_model_tokenize(model, "def is_even(n):", 15, FLINT_RT_TOKENIZE_BEGIN, prompt, 32,
                                              &prompt_count));
+        WORKS(model, flint_rt_sampler_create(model, NULL, &greedy));
         WORKS(model, flint_rt_session_create(model, &session));
         generate(session, alone);
         WORKS(NULL, flint_rt_session_free(session));
         all(reply);
+        WORKS(NULL, flint_rt_sampler_free(greedy));
         WORKS(NULL, flint_rt_model_close(model));
     }
     puts("holds");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::guard;
 use super::handles::{self, Handle};
+use super::lock::in_callback;
 use super::memory::{In, InArray, Out};
 use super::model::NO_TOKEN;
 use super::sampler::{self, Sampler};
@@ -29,7 +30,8 @@ impl Callbacks<'_> {
     fn give(&mut self, token: TokenId, text: &str) {
         if let Some(function) = self.options.token {
             let user_data: *mut c_void = self.options.user_data;
-            self.is_over |= function(user_data, token, text.as_ptr().cast(), text.len()) != 0;
+            let answer = in_callback(|| function(user_data, token, text.as_ptr().cast(), text.len()));
+            self.is_over |= answer != 0;
         }
     }
 
@@ -45,7 +47,7 @@ impl Callbacks<'_> {
 impl GenerateObserver for Callbacks<'_> {
     fn prompt(&mut self, done: u32, total: u32) {
         if let Some(function) = self.options.prompt {
-            self.is_over |= function(self.options.user_data, done, total) != 0;
+            self.is_over |= in_callback(|| function(self.options.user_data, done, total)) != 0;
         }
     }
 
@@ -106,12 +108,12 @@ pub(super) extern "C" fn flint_rt_session_generate(
     handles::with::<Session>(session, |session| {
         let (prompt, options) = (prompt.slice(prompt_count, "prompt")?, options.read("options")?);
         let sampler = if sampler == 0 { None } else { Some(handles::find::<Sampler>(sampler)?) };
+        let (mut state, mut engine) = session.begin()?;
         let mut given = sampler.as_ref().map(|sampler| sampler.state.enter()).transpose()?;
         let mut own = match given {
             Some(_) => None,
             None => Some(sampler::greedy(session.model.info.vocabulary)?),
         };
-        let (mut state, mut engine) = session.begin()?;
         state.forget_logits();
         let mut callbacks = Callbacks {
             options: &options,

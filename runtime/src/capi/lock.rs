@@ -1,8 +1,11 @@
 //! A lock that knows who holds it, so that a callback that comes back in is refused instead of waiting for itself.
 //!
 //! - Owns: a value that one call at a time may use. In: calls from any thread. Out: the value, or why not.
-//! - Invariants: calls from other threads wait their turn. A call that panicked leaves the value closed for good.
+//! - Invariants: calls from other threads wait their turn. A call that panicked leaves the value closed for good. No two threads
+//!   wait for each other: sessions are entered before their model, several of them in the order of their numbers, a sampler or a
+//!   pool last; and a callback of a call that has a model enters no session and no model at all.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +16,21 @@ thread_local! {
     /// Its address tells this thread from every other that lives. It has nothing to drop: a library whose threads have such
     /// destructors is not unloaded before they end.
     static HERE: u8 = const { 0 };
+    /// Callbacks of this thread, within each other, whose calls have a model.
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs a callback of a call that has a model.
+pub(super) fn in_callback<R>(callback: impl FnOnce() -> R) -> R {
+    CALLBACKS.set(CALLBACKS.get() + 1);
+    let answer = callback();
+    CALLBACKS.set(CALLBACKS.get() - 1);
+    answer
+}
+
+/// Whether this is within such a callback.
+pub(super) fn is_in_callback() -> bool {
+    CALLBACKS.get() > 0
 }
 
 fn this_thread() -> usize {
@@ -23,6 +41,8 @@ fn this_thread() -> usize {
 pub(super) struct Exclusive<T> {
     /// What it is, for messages.
     what: &'static str,
+    /// Whether a call waits for others while it has it, so that callbacks may not.
+    is_waiting: bool,
     /// The thread whose call has it; 0 when none has.
     owner: AtomicUsize,
     is_broken: AtomicBool,
@@ -36,8 +56,20 @@ pub(super) struct Held<'a, T> {
 }
 
 impl<T> Exclusive<T> {
+    /// What is entered last, a sampler or a pool.
     pub(super) fn new(what: &'static str, value: T) -> Self {
-        Self { what, owner: AtomicUsize::new(0), is_broken: AtomicBool::new(false), value: Mutex::new(value) }
+        Self {
+            what,
+            is_waiting: false,
+            owner: AtomicUsize::new(0),
+            is_broken: AtomicBool::new(false),
+            value: Mutex::new(value),
+        }
+    }
+
+    /// A session or a model.
+    pub(super) fn waiting(what: &'static str, value: T) -> Self {
+        Self { is_waiting: true, ..Self::new(what, value) }
     }
 
     /// Whether a call of this thread has it.
@@ -50,9 +82,9 @@ impl<T> Exclusive<T> {
     /// # Errors
     /// [`Status::Reentrant`] within a callback of a call that has it, [`Status::Panic`] after a fault.
     pub(super) fn enter(&self) -> Result<Held<'_, T>, Fault> {
-        if self.is_held_here() {
+        if self.is_held_here() || (self.is_waiting && is_in_callback()) {
             let text = format!(
-                "the {} is in use by the call whose callback this is: return from it first",
+                "a callback may not use a {} while its call computes: return from it first",
                 self.what
             );
             return Err(Fault::new(Status::Reentrant, text));
@@ -115,6 +147,16 @@ mod tests {
             drop(held);
             assert_eq!(other.join().unwrap(), 2);
         });
+    }
+
+    #[test]
+    fn a_callback_enters_what_is_last_and_nothing_else() {
+        let (session, sampler) = (Exclusive::waiting("session", ()), Exclusive::new("sampler", ()));
+        in_callback(|| {
+            assert_eq!(session.enter().err().map(|fault| fault.status), Some(Status::Reentrant));
+            assert!(sampler.enter().is_ok());
+        });
+        assert!(session.enter().is_ok());
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn open(path: &str, options: &ModelOptions) -> Result<Model, Fault> {
         stops: engine.stops().clone(),
         info: info_of(&engine),
         plan: plan_of(plan),
-        engine: Exclusive::new("model", engine),
+        engine: Exclusive::waiting("model", engine),
         errors: LastError::default(),
     })
 }

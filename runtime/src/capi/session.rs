@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::guard::{self, LastError};
 use super::handles::{self, Handle};
-use super::lock::{Exclusive, Held};
+use super::lock::{Exclusive, Held, is_in_callback};
 use super::memory::{InArray, InOutArray, InText, Out, OutArray};
 use super::model::Model;
 use super::sampler::Sampler;
@@ -60,16 +60,16 @@ impl Session {
         let logits = Vec::with_capacity(model.info.vocabulary as usize);
         let state = State { session: Some(session), logits, ids };
         Ok(Self {
-            state: Exclusive::new("session", state),
+            state: Exclusive::waiting("session", state),
             model: model.clone(),
             cancel: AtomicBool::new(false),
             errors: LastError::default(),
         })
     }
 
-    /// Whether a call of this thread is using it.
+    /// Whether a call of this thread is using it; within a callback any other, too, as its end may wait for its model.
     pub(super) fn is_held_here(&self) -> bool {
-        self.state.is_held_here()
+        self.state.is_held_here() || is_in_callback()
     }
 
     /// A call that computes begins: what was cancelled before it had the session does not matter to it.
