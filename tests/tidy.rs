@@ -23,6 +23,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("text", &["base"]),
     ("sample", &["base"]),
     ("engine", &["base", "gguf", "store", "disk", "gpu", "expert", "kernels", "model", "text", "sample"]),
+    ("capi", &["base", "gguf", "store", "disk", "gpu", "expert", "model", "text", "sample", "engine"]),
 ];
 
 /// Where `unsafe` may stand; a folder ends with a slash.

@@ -10,6 +10,11 @@ need_package() {
     "$@" || missing_packages+=("$package")
 }
 
+# has_program NAME: whether it can be called.
+has_program() {
+    command -v "$1" >/dev/null
+}
+
 # has_library NAME: whether the dynamic linker finds it.
 has_library() {
     local linker

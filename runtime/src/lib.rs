@@ -30,3 +30,6 @@ pub mod text;
 pub mod sample;
 
 pub mod engine;
+
+#[allow(unsafe_code, reason = "island: the callers' pointers are followed, and names are exported")]
+pub mod capi;

@@ -80,6 +80,14 @@ pub enum DiskError {
         /// Likely causes and their remedies.
         hint: String,
     },
+    /// Nobody can be told that a read has ended.
+    #[error(
+        "no eventfd for the end of reads ({source}): raise the process's limit of open files (ulimit -n)"
+    )]
+    WakeRefused {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The kernel says that it dropped completions, so some reads would never end.
     #[error("io_uring lost {lost} completions: the reads in flight are lost, open the source again")]
     CompletionsLost {

@@ -61,3 +61,4 @@ pub use queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 #[cfg(feature = "simulation")]
 pub use simulated::{Faults, SimulatedFile, SimulatedQueue};
 pub use source::{SourceFile, buffer_bytes_for, buffer_bytes_for_span};
+pub use sys::{drain_eventfd, new_eventfd, wait_eventfd};

@@ -9,8 +9,9 @@
 //! - dropping the queue lets reads that did not begin end unread, and waits for those that did.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::DiskError;
@@ -19,6 +20,7 @@ use super::in_flight::{Begun, InFlight};
 use super::progress::Outcome;
 use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::source::SourceFile;
+use super::sys::wake;
 use crate::base::limits::{POOL_THREADS_MAX, READ_STALL_MAX};
 
 struct State {
@@ -28,6 +30,17 @@ struct State {
     busy: BusyTime,
     threads: usize,
     is_closing: bool,
+    /// Told of each read that ends.
+    wake: Option<OwnedFd>,
+}
+
+impl State {
+    fn end(&mut self, completion: Completion) {
+        self.ended.push_back(completion);
+        if let Some(eventfd) = &self.wake {
+            wake(eventfd.as_fd());
+        }
+    }
 }
 
 struct Shared {
@@ -49,6 +62,7 @@ pub(super) struct PoolQueue {
     shared: Arc<Shared>,
     depth: usize,
     in_flight: usize,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl PoolQueue {
@@ -64,6 +78,7 @@ impl PoolQueue {
             busy: BusyTime::default(),
             threads: 0,
             is_closing: false,
+            wake: None,
         };
         let shared = Arc::new(Shared {
             files,
@@ -71,19 +86,22 @@ impl PoolQueue {
             has_work: Condvar::new(),
             has_news: Condvar::new(),
         });
-        let queue = Self { shared, depth, in_flight: 0 };
+        let mut queue = Self { shared, depth, in_flight: 0, handles: Vec::new() };
         for index in 0..depth.min(POOL_THREADS_MAX) {
             let shared = Arc::clone(&queue.shared);
             queue.shared.lock().threads += 1;
             let started = thread::Builder::new().name(format!("read-{index}")).spawn(move || work(&shared));
-            if let Err(source) = started {
-                let mut state = queue.shared.lock();
-                state.threads -= 1;
-                if state.threads == 0 {
-                    drop(state);
-                    return Err(DiskError::PoolThreads { source });
+            match started {
+                Ok(handle) => queue.handles.push(handle),
+                Err(source) => {
+                    let mut state = queue.shared.lock();
+                    state.threads -= 1;
+                    if state.threads == 0 {
+                        drop(state);
+                        return Err(DiskError::PoolThreads { source });
+                    }
+                    break;
                 }
-                break;
             }
         }
         Ok(queue)
@@ -132,7 +150,7 @@ fn work(shared: &Shared) {
         state = shared.lock();
         state.counters.add(&counters);
         state.busy.end(1, Instant::now());
-        state.ended.push_back(completion);
+        state.end(completion);
         shared.has_news.notify_one();
     }
     state.threads -= 1;
@@ -152,7 +170,7 @@ impl ReadQueue for PoolQueue {
                 self.in_flight += 1;
                 let mut state = self.shared.lock();
                 state.counters.add(&counters);
-                state.ended.push_back(completion);
+                state.end(completion);
             }
         }
         Ok(())
@@ -172,6 +190,12 @@ impl ReadQueue for PoolQueue {
         }
         self.in_flight -= state.ended.len();
         done.extend(state.ended.drain(..));
+        Ok(())
+    }
+
+    fn wake_by(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), DiskError> {
+        let eventfd = eventfd.try_clone_to_owned().map_err(|source| DiskError::WakeRefused { source })?;
+        self.shared.lock().wake = Some(eventfd);
         Ok(())
     }
 
@@ -208,6 +232,12 @@ impl Drop for PoolQueue {
         while state.threads > 0 {
             let Some(left) = READ_STALL_MAX.checked_sub(begin.elapsed()) else { break };
             state = wait_for_news(&self.shared, state, left);
+        }
+        let have_ended = state.threads == 0;
+        drop(state);
+        // To their very end, so that whoever unloads the library next takes no code away from under them.
+        for handle in self.handles.drain(..).filter(|handle| have_ended || handle.is_finished()) {
+            let _ = handle.join();
         }
     }
 }

@@ -10,6 +10,7 @@
 //! - a queue that is dropped first waits for what is in flight.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use super::DiskError;
 use crate::base::ids::FileIndex;
@@ -134,6 +135,16 @@ pub trait ReadQueue: Send {
     fn remove_region(&mut self, region: &HostRegion) -> Result<(), DiskError> {
         let _ = region;
         Ok(())
+    }
+
+    /// From now on, adds to `eventfd` whenever a read may have ended, so that somebody who waits for other things as well
+    /// knows when to poll.
+    ///
+    /// # Errors
+    /// [`DiskError::WakeRefused`] when this queue cannot.
+    fn wake_by(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), DiskError> {
+        let _ = eventfd;
+        Err(DiskError::WakeRefused { source: std::io::ErrorKind::Unsupported.into() })
     }
 
     /// Reads that were taken and not yet given back.

@@ -11,6 +11,7 @@
 //!   moves to a pread pool, what it has taken still completes.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use super::queue::{Completion, PushRefused, Read, ReadCounters, ReadQueue};
 use super::registered::Registered;
 use super::ring_setup::{enter, register_files, set_up};
 use super::source::SourceFile;
+use super::sys::wake;
 use crate::base::limits::READ_STALL_MAX;
 use crate::base::region::HostRegion;
 
@@ -67,6 +69,8 @@ pub(super) struct RingQueue {
     /// The kernel refuses `enter`; reads go to the pool.
     is_refused: bool,
     pool: Option<PoolQueue>,
+    /// Told by the kernel of each completion, and by us of reads that end without it.
+    wake: Option<OwnedFd>,
     counters: ReadCounters,
     busy: SeenBusyTime,
     opened: Instant,
@@ -113,6 +117,7 @@ impl RingQueue {
             reaped: Vec::with_capacity(depth),
             is_refused: false,
             pool: None,
+            wake: None,
             counters: ReadCounters::default(),
             busy: SeenBusyTime::default(),
             opened: Instant::now(),
@@ -180,7 +185,13 @@ impl RingQueue {
         }
         let pool = match &mut self.pool {
             Some(pool) => pool,
-            none => none.insert(PoolQueue::start(self.files.clone(), self.depth)?),
+            none => {
+                let mut pool = PoolQueue::start(self.files.clone(), self.depth)?;
+                if let Some(eventfd) = &self.wake {
+                    pool.wake_by(eventfd.as_fd())?;
+                }
+                none.insert(pool)
+            }
         };
         // The entries of these reads stay in the ring's memory, but nothing enters the kernel for them any more.
         for slot in self.unsent.drain(..) {
@@ -277,7 +288,12 @@ impl ReadQueue for RingQueue {
         let file = &self.files[usize::from(read.file.0)];
         self.in_flight += 1;
         match InFlight::begin(read, file.as_ref(), &mut self.counters) {
-            Begun::Ended(completion) => self.ended.push(completion),
+            Begun::Ended(completion) => {
+                self.ended.push(completion);
+                if let Some(eventfd) = &self.wake {
+                    wake(eventfd.as_fd());
+                }
+            }
             Begun::Reading(read) => {
                 let slot = self.free_slots.pop().expect("invariant: fewer reads than slots");
                 self.slots[slot] = Some(read);
@@ -294,6 +310,14 @@ impl ReadQueue for RingQueue {
         let result = self.gather(wait, done);
         self.in_flight -= done.len() - before;
         result
+    }
+
+    fn wake_by(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), DiskError> {
+        let refused = |source| DiskError::WakeRefused { source };
+        let eventfd = eventfd.try_clone_to_owned().map_err(refused)?;
+        self.ring.submitter().register_eventfd(eventfd.as_raw_fd()).map_err(refused)?;
+        self.wake = Some(eventfd);
+        Ok(())
     }
 
     fn in_flight(&self) -> usize {

@@ -6,7 +6,10 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use super::DiskError;
 
 /// What the file system says about direct I/O on one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,4 +55,41 @@ pub(super) fn drop_cached(file: &File, offset_bytes: u64, len_bytes: u64) {
     };
     // SAFETY: the descriptor is open, as `file` is borrowed, and the call touches no memory of ours.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
+}
+
+/// A new eventfd, at 0; reads and writes of it do not wait.
+///
+/// # Errors
+/// [`DiskError::WakeRefused`] when the process has no descriptor left.
+pub fn new_eventfd() -> Result<OwnedFd, DiskError> {
+    // SAFETY: `eventfd` takes a number and flags, and touches no memory of ours.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if descriptor < 0 {
+        return Err(DiskError::WakeRefused { source: io::Error::last_os_error() });
+    }
+    // SAFETY: a descriptor that the kernel just gave, and that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Adds 1 to an eventfd: whoever waits for it goes on.
+pub(super) fn wake(eventfd: BorrowedFd<'_>) {
+    let one = 1_u64;
+    // SAFETY: the eight bytes of `one`. An eventfd that is full wakes all the same, so the answer does not matter.
+    unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+}
+
+/// Sets an eventfd to 0.
+pub fn drain_eventfd(eventfd: BorrowedFd<'_>) {
+    let mut count = 0_u64;
+    // SAFETY: the eight bytes of `count`, which an eventfd fills or leaves alone. That it was 0 already does not matter.
+    unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+}
+
+/// Waits until an eventfd is not 0, at most `at_most`; a signal may end it earlier.
+pub fn wait_eventfd(eventfd: BorrowedFd<'_>, at_most: Duration) {
+    let mut entry = libc::pollfd { fd: eventfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // Rounded up, so that a short wait is none of zero length, over and over.
+    let wait_ms = i32::try_from(at_most.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: one entry of ours.
+    unsafe { libc::poll(&raw mut entry, 1, wait_ms) };
 }

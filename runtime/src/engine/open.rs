@@ -1,5 +1,6 @@
 //! Opens a model: from a path to an engine that can generate.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,7 +31,7 @@ use crate::model::inputs::Inputs;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::model::{DecodeCounters, Model};
+use crate::model::{DecodeCounters, Model, ModelError};
 use crate::sample::SamplerOptions;
 use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
@@ -150,6 +151,20 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
+        Self::open_while(options, &mut |at| {
+            progress(at);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// As [`Self::open`], until `progress` says that it is enough.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`ModelError::Stopped`] when `progress` ended it, with all that was taken given back.
+    pub fn open_while(
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<Self, EngineError> {
         let source = Arc::new(Source::open(&options.model)?);
         let config = FlintConfig::from_gguf(source.gguf())?;
         if let Some(routes) = &options.routes {
@@ -175,7 +190,9 @@ impl Engine {
             std::thread::Builder::new().name("token-table".to_owned()).spawn(move || check_table(&source))
         });
 
-        progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 });
+        if progress(LoadProgress { phase: LoadPhase::Kernels, done_bytes: 0, total_bytes: 0 }).is_break() {
+            return Err(ModelError::Stopped.into());
+        }
         let shape = KernelShape {
             head_dim: config.head_dim,
             group: config.head_count / config.kv_head_count,
@@ -200,7 +217,7 @@ impl Engine {
         let paths = paths_chosen(source.kind(), is_checked, &transport, &files);
         let weights =
             Weights::load(&gpu, &source, &config, &mut transport, &mut |done_bytes, total_bytes| {
-                progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes });
+                progress(LoadProgress { phase: LoadPhase::Weights, done_bytes, total_bytes })
             })?;
 
         match table_check {

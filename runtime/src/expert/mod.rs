@@ -47,6 +47,8 @@ pub mod inflow;
 
 pub mod streamer;
 
+pub mod host_pool;
+
 pub mod routes;
 
 pub mod expand;
@@ -55,6 +57,7 @@ mod error;
 
 pub use check::{Check, CheckStats, checking_threads};
 pub use error::ExpertError;
+pub use host_pool::{HostPool, HostPoolError, HostPoolOptions};
 pub use inflow::InflowStats;
 pub use policy::Policy;
 pub use pool::ExpertSpace;

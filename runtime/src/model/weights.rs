@@ -1,5 +1,6 @@
 //! The resident weights: what stays on the device from load to close.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::base::ids::Span;
@@ -134,16 +135,16 @@ impl Loader<'_> {
 }
 
 impl Weights {
-    /// Reads them through `transport`; `progress` gets bytes read and bytes in all.
+    /// Reads them through `transport`; `progress` gets bytes read and bytes in all, and may end it.
     ///
     /// # Errors
-    /// When the device has too little memory, or a read fails.
+    /// When the device has too little memory, or a read fails; [`ModelError::Stopped`] when `progress` ends it.
     pub fn load(
         gpu: &Gpu,
         source: &Source,
         config: &FlintConfig,
         transport: &mut Transport,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self, ModelError> {
         let mut loader = Loader {
             gpu,
@@ -161,13 +162,17 @@ impl Weights {
         let output = loader.matrix("output.weight", config.vocabulary, config.embed_dim)?;
 
         let (moves, total) = (loader.moves, loader.bytes);
-        let mut done = 0;
-        let mut moves = moves.into_iter().inspect(|item| {
+        let (mut done, mut is_stopped) = (0, false);
+        let mut moves = moves.into_iter().map_while(|item| {
             done += item.span.len_bytes;
-            progress(done, total);
+            is_stopped = progress(done, total).is_break();
+            (!is_stopped).then_some(item)
         });
         let ticket = transport.run(&mut moves, &mut |_| {}, &mut |_| {})?;
         gpu.wait(ticket)?;
+        if is_stopped {
+            return Err(ModelError::Stopped);
+        }
         Ok(Self { layers, output_norm, output, resident_bytes: total })
     }
 }

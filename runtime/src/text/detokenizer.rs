@@ -26,12 +26,18 @@ impl Detokenizer {
     /// Takes the next token, and gives the characters that it completes; often none. An id outside the vocabulary adds
     /// nothing.
     pub fn push(&mut self, id: TokenId) -> String {
-        let Some(bytes) = self.tokenizer.token_bytes(id) else { return String::new() };
+        let mut text = String::new();
+        self.push_to(id, &mut text);
+        text
+    }
+
+    /// As [`Self::push`], behind what `text` holds: whoever uses a text again takes no memory a token.
+    pub fn push_to(&mut self, id: TokenId, text: &mut String) {
+        let Some(bytes) = self.tokenizer.token_bytes(id) else { return };
         self.held.extend_from_slice(bytes);
-        let (text, held) = complete_characters(&self.held);
+        let held = complete_characters(&self.held, text);
         let given = self.held.len() - held;
         self.held.drain(..given);
-        text
     }
 
     /// Ends the text: a character that was begun becomes one U+FFFD. The decoder can then begin another text.
@@ -47,22 +53,21 @@ impl Detokenizer {
     }
 }
 
-/// The text of `bytes` with each invalid part as U+FFFD, and how many bytes at the end begin a character that more
+/// Adds the text of `bytes` with each invalid part as U+FFFD, and gives how many bytes at the end begin a character that more
 /// bytes may complete.
-fn complete_characters(bytes: &[u8]) -> (String, usize) {
-    let mut text = String::with_capacity(bytes.len());
+fn complete_characters(bytes: &[u8], text: &mut String) -> usize {
     let mut chunks = bytes.utf8_chunks().peekable();
     while let Some(chunk) = chunks.next() {
         text.push_str(chunk.valid());
         let invalid = chunk.invalid();
         if chunks.peek().is_none() && is_character_beginning(invalid) {
-            return (text, invalid.len());
+            return invalid.len();
         }
         if !invalid.is_empty() {
             text.push(char::REPLACEMENT_CHARACTER);
         }
     }
-    (text, 0)
+    0
 }
 
 /// Whether `bytes` could become a character if more came.
@@ -76,10 +81,15 @@ mod tests {
 
     #[test]
     fn beginnings_are_held_and_faults_are_not() {
-        assert_eq!(complete_characters("aé".as_bytes()), ("aé".to_owned(), 0));
-        assert_eq!(complete_characters(b"a\xf0\x9f\x98"), ("a".to_owned(), 3));
-        assert_eq!(complete_characters(b"\xff\xc3"), ("\u{fffd}".to_owned(), 1));
-        assert_eq!(complete_characters(b"\xf0\x9fa"), ("\u{fffd}a".to_owned(), 0));
-        assert_eq!(complete_characters(b"\xed\xa0"), ("\u{fffd}\u{fffd}".to_owned(), 0));
+        let complete = |bytes: &[u8]| {
+            let mut text = String::new();
+            let held = complete_characters(bytes, &mut text);
+            (text, held)
+        };
+        assert_eq!(complete("aé".as_bytes()), ("aé".to_owned(), 0));
+        assert_eq!(complete(b"a\xf0\x9f\x98"), ("a".to_owned(), 3));
+        assert_eq!(complete(b"\xff\xc3"), ("\u{fffd}".to_owned(), 1));
+        assert_eq!(complete(b"\xf0\x9fa"), ("\u{fffd}a".to_owned(), 0));
+        assert_eq!(complete(b"\xed\xa0"), ("\u{fffd}\u{fffd}".to_owned(), 0));
     }
 }
