@@ -246,6 +246,25 @@ fn one_limit_on_both_is_the_device_s_first_and_the_host_s_with_what_remains() {
 }
 
 #[test]
+fn chunks_are_as_long_as_they_cost_few_slots() {
+    let longest = |change: fn(&mut BudgetInput)| {
+        let mut input = BudgetInput { host_memory: HostMemory::Bytes(0), ..input() };
+        change(&mut input);
+        let (least, found) =
+            (plan(&input), MemoryPlan::with_longest_chunk(&flint(), &input).expect("it fits"));
+        let cost = least.pool_slots - found.pool_slots;
+        assert!(cost <= least.pool_slots / 16, "{cost} of {} slots", least.pool_slots);
+        found.prefill_chunk
+    };
+    assert_eq!(longest(|_| {}), 4096, "24 GB");
+    assert_eq!(longest(|input| input.context_len = 2048), 2048, "not longer than a conversation");
+    let small = longest(|input| input.free_bytes = 4 << 30);
+    assert!((512..2048).contains(&small), "4 GB: {small}");
+    assert_eq!(longest(|input| input.free_bytes = 60 << 30), 512, "with all experts there, nothing is read");
+    assert_eq!(longest(|input| input.prefill_chunk = 4096), 4096);
+}
+
+#[test]
 fn more_device_memory_than_is_free_is_refused() {
     let asks = |bytes| BudgetInput { allowed_bytes: Some(bytes), ..input() };
     assert!(plan(&asks(23 * GIB)).pool_slots > 0);

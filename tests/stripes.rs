@@ -80,13 +80,29 @@ fn seconds(store: &Path, drives: &[DriveModel], drive_of: &[usize]) -> f64 {
     }
 }
 
+/// The best of some rounds of each of `cases`, in turns: what else the machine does makes a round longer, never shorter.
+fn best<const N: usize>(cases: [&dyn Fn() -> f64; N]) -> [f64; N] {
+    const ROUNDS: usize = 4;
+    let mut least = [f64::INFINITY; N];
+    for _ in 0..ROUNDS {
+        for (least, case) in least.iter_mut().zip(cases) {
+            *least = least.min(case());
+        }
+    }
+    least
+}
+
 #[test]
 fn unequal_drives_give_their_sum_when_the_split_follows_their_bandwidth() {
     let folder = tempfile::tempdir().unwrap();
     let drives = [drive(24e6), drive(8e6)];
-    let by_bandwidth = seconds(&store(folder.path(), "by-bandwidth", &[3.0, 1.0]), &drives, &[0, 1]);
-    let even = seconds(&store(folder.path(), "even", &[1.0, 1.0]), &drives, &[0, 1]);
-    let alone = seconds(&store(folder.path(), "alone", &[]), &drives[..1], &[0]);
+    let split = store(folder.path(), "by-bandwidth", &[3.0, 1.0]);
+    let halves = store(folder.path(), "even", &[1.0, 1.0]);
+    let whole = store(folder.path(), "alone", &[]);
+    let [by_bandwidth, even, alone] =
+        best([&|| seconds(&split, &drives, &[0, 1]), &|| seconds(&halves, &drives, &[0, 1]), &|| {
+            seconds(&whole, &drives[..1], &[0])
+        }]);
     println!("by bandwidth {by_bandwidth:.3} s, even {even:.3} s, on the faster drive alone {alone:.3} s");
     // 2.95 MB at 32, 16 and 24 MB/s.
     assert!(by_bandwidth < 0.92 * alone, "{by_bandwidth:.3} s on both, {alone:.3} s on the faster alone");
@@ -96,8 +112,9 @@ fn unequal_drives_give_their_sum_when_the_split_follows_their_bandwidth() {
 #[test]
 fn two_files_of_one_drive_are_no_slower_than_one() {
     let folder = tempfile::tempdir().unwrap();
-    let one = seconds(&store(folder.path(), "one", &[]), &[drive(16e6)], &[0]);
-    let two = seconds(&store(folder.path(), "two", &[1.0, 1.0]), &[drive(16e6)], &[0, 0]);
+    let (whole, halves) = (store(folder.path(), "one", &[]), store(folder.path(), "two", &[1.0, 1.0]));
+    let drives = [drive(16e6)];
+    let [one, two] = best([&|| seconds(&whole, &drives, &[0]), &|| seconds(&halves, &drives, &[0, 0])]);
     println!("one file {one:.3} s, two {two:.3} s");
     assert!(two < 1.05 * one, "{two:.3} s from two files, {one:.3} s from one");
 }

@@ -91,7 +91,7 @@ pub(crate) struct EngineArgs {
     /// Tokens of a conversation [default: 4096, or what the model was trained for if that is less].
     #[arg(short = 'c', long, env = "FLINT_RT_CTX_SIZE", value_name = "TOKENS")]
     pub(crate) ctx_size: Option<u32>,
-    /// Tokens of a prompt that go through a layer together [default: 512].
+    /// Tokens of a prompt that go through a layer together [default: 512, or up to 4096 where that costs few expert slots].
     #[arg(long, env = "FLINT_RT_PREFILL_CHUNK", value_name = "TOKENS")]
     pub(crate) prefill_chunk: Option<u32>,
     #[command(flatten)]

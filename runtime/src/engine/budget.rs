@@ -216,7 +216,36 @@ fn tokens_of(sessions: u32, context_len: u32) -> String {
     }
 }
 
+/// Tokens of chunks that are taken where they cost few slots, the longest first.
+const CHUNKS_LONGER: [u32; 3] = [4096, 2048, 1024];
+
+/// The share of the slots, on device and host each, that a longer chunk may cost at most: one of so many.
+const CHUNK_SLOTS_SHARE: u32 = 16;
+
 impl MemoryPlan {
+    /// As [`Self::new`], with the longest chunk whose activations and rings cost few slots; `input`'s at least. Where experts are
+    /// read, a chunk reads nearly all of them once, so twice the tokens read half as much each.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_longest_chunk(config: &FlintConfig, input: &BudgetInput) -> Result<Self, EngineError> {
+        let plan = Self::new(config, input)?;
+        if plan.pool_slots == plan.expert_total {
+            return Ok(plan);
+        }
+        let is_enough = |slots: u32, before: u32| slots >= before - before / CHUNK_SLOTS_SHARE;
+        let longer = CHUNKS_LONGER
+            .into_iter()
+            .filter(|&tokens| tokens > input.prefill_chunk && tokens <= input.context_len)
+            .filter_map(|prefill_chunk| {
+                Self::new(config, &BudgetInput { prefill_chunk, ..input.clone() }).ok()
+            })
+            .find(|longer| {
+                is_enough(longer.pool_slots, plan.pool_slots) && is_enough(longer.host.slots, plan.host.slots)
+            });
+        Ok(longer.unwrap_or(plan))
+    }
+
     /// Decides.
     ///
     /// # Errors

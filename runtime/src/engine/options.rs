@@ -30,7 +30,7 @@ pub struct EngineOptions {
     pub cache_policy: Option<Policy>,
     /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
-    /// Tokens of a prompt that go through the layers together; the default is 512.
+    /// Tokens of a prompt that go through the layers together; the default is 512, and up to 4096 where that costs few slots.
     pub prefill_chunk: Option<u32>,
     /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in
     /// the cache. Without it, that is so only for what runs beside it, and only where no prompt shares a step with its tokens.
@@ -81,6 +81,6 @@ impl EngineOptions {
 /// Default of [`EngineOptions::context_len`].
 pub const CONTEXT_LEN_DEFAULT: u32 = 4096;
 
-/// Default of [`EngineOptions::prefill_chunk`]: from about 128 tokens on a chunk touches nearly every expert, so longer chunks
+/// Default of [`EngineOptions::prefill_chunk`] where a longer one would cost slots ([`super::MemoryPlan::with_longest_chunk`]): from about 128 tokens on a chunk touches nearly every expert, so longer chunks
 /// read less a token; 512 tokens of Flint take 90 MB of scratch.
 pub const PREFILL_CHUNK_DEFAULT: u32 = 512;

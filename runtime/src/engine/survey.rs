@@ -159,7 +159,12 @@ pub fn plan_memory(
         .sum();
     let Room { device, host } = room;
     let tuning = options.tuning(device.kind);
-    MemoryPlan::new(
+    // On a software device the processors are the wall, not the reads, and long chunks find no room in their caches.
+    let decide = match options.prefill_chunk.is_some() || device.kind == DeviceKind::Software {
+        true => MemoryPlan::new,
+        false => MemoryPlan::with_longest_chunk,
+    };
+    decide(
         config,
         &BudgetInput {
             free_bytes: device.free_bytes,
