@@ -119,7 +119,7 @@ pub(super) extern "C" fn flint_rt_session_generate(
             options: &options,
             cancel: &session.cancel,
             detokenizer: Detokenizer::new(&session.model.tokenizer),
-            text: String::new(),
+            text: String::with_capacity(256),
             is_over: false,
         };
         let sampler = given.as_mut().map(|given| &mut given.sampler).or(own.as_mut());
