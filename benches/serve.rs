@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use flint_rt::base::ids::TokenId;
+use flint_rt::engine::SamplingAdvice;
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
 use flint_rt::sample::SamplerOptions;
@@ -21,7 +22,9 @@ use flint_rt::store::Source;
 use flint_rt::text::Detokenizer;
 use flint_rt::text::chat::{Role, Thinking};
 use flint_serve::stub::{Form, Script, Stub, nano_tokenizer};
-use flint_serve::{Backend, Defaults, Feed, FormChoice, Origins, PrefixOptions, Reasoning, ServeOptions};
+use flint_serve::{
+    Backend, Defaults, Feed, FormChoice, Listen, Origins, PrefixOptions, Reasoning, ServeOptions,
+};
 use http_client::{Connection, request};
 use paired::{Bench, Limit, Work, repeat};
 use serde_json::json;
@@ -141,7 +144,7 @@ fn script(token_time: Duration) -> Script {
 fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let (sender, notices) = mpsc::channel();
     let options = ServeOptions {
-        addresses: vec!["127.0.0.1:0".parse()?],
+        listen: vec![Listen::Address("127.0.0.1:0".parse()?)],
         keys: Vec::new(),
         origins: Origins::None,
         slots,
@@ -150,6 +153,7 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         ping: Duration::from_secs(10),
         stop_time: Duration::ZERO,
         prefix: PrefixOptions::default(),
+        idle_release: None,
         alias: "stub".to_owned(),
         is_strict: false,
         file_name: String::new(),
@@ -157,13 +161,17 @@ fn start(script: Script, slots: u32) -> Result<SocketAddr, Box<dyn std::error::E
         reasoning: Reasoning::Content,
         defaults: Defaults {
             sampling: SamplerOptions::default(),
+            asked: SamplingAdvice::default(),
             has_seed: true,
             tokens_max: None,
             thinking: Thinking::Auto,
         },
         notice: Box::new(move |text| drop(sender.send(text.to_owned()))),
+        moment: Box::new(|_| {}),
     };
-    std::thread::spawn(move || flint_serve::run(options, |_| Ok::<_, String>(Stub::new(script)), || false));
+    std::thread::spawn(move || {
+        flint_serve::run(options, move |_| Ok::<_, String>(Stub::new(script.clone())), || false)
+    });
     let address = notices.recv()?;
     // It says second that it is ready.
     notices.recv()?;

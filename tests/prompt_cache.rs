@@ -13,15 +13,15 @@
 mod http_client;
 #[path = "support/program.rs"]
 mod program;
-#[path = "support/server.rs"]
-mod server;
+#[path = "support/served.rs"]
+mod served;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use http_client::Client;
 use serde_json::{Value, json};
-use server::{Server, run};
+use served::{Server, run};
 
 /// The window of the bundled model is 129 tokens, so each of these goes beyond it.
 const OPENINGS: [&str; 3] = [

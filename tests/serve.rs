@@ -12,14 +12,14 @@
 mod http_client;
 #[path = "support/program.rs"]
 mod program;
-#[path = "support/server.rs"]
-mod server;
+#[path = "support/served.rs"]
+mod served;
 
 use std::time::{Duration, Instant};
 
 use http_client::{Client, Connection};
 use serde_json::{Value, json};
-use server::{Server, run};
+use served::{Server, run};
 
 const TASK: &str = "Write a Python function that adds two numbers.";
 

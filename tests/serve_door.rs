@@ -9,104 +9,18 @@
 
 #[path = "support/http_client.rs"]
 mod http_client;
+#[path = "support/stub_server.rs"]
+mod stub_server;
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flint_rt::sample::SamplerOptions;
-use flint_rt::text::chat::Thinking;
 use flint_serve::stub::{Script, Stub};
-use flint_serve::{Defaults, FormChoice, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions};
-use http_client::{Client, Connection, request};
+use flint_serve::{Listen, Origins, ServeError};
+use http_client::{Connection, request};
 use serde_json::{Value, json};
-
-/// A server that runs in a thread of this process until it is dropped.
-struct Server {
-    client: Client,
-    should_stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<(), ServeError<String>>>>,
-}
-
-fn options() -> ServeOptions {
-    ServeOptions {
-        addresses: vec!["127.0.0.1:0".parse().unwrap()],
-        keys: Vec::new(),
-        origins: Origins::None,
-        slots: 1,
-        queue: 4,
-        body_bytes_max: 1 << 20,
-        ping: Duration::from_millis(100),
-        stop_time: Duration::from_secs(5),
-        prefix: PrefixOptions::default(),
-        alias: "stub".to_owned(),
-        is_strict: false,
-        file_name: "stub.gguf".to_owned(),
-        form: FormChoice::File,
-        reasoning: Reasoning::Content,
-        defaults: Defaults {
-            sampling: SamplerOptions::recommended(1),
-            has_seed: true,
-            tokens_max: None,
-            thinking: Thinking::Auto,
-        },
-        notice: Box::new(|_| {}),
-    }
-}
-
-impl Server {
-    fn start(script: Script, change: impl FnOnce(&mut ServeOptions)) -> Self {
-        Self::start_with(change, move || Ok(Stub::new(script)))
-    }
-
-    /// With an engine that `open` opens; nothing is waited for but the sockets.
-    fn start_with(
-        change: impl FnOnce(&mut ServeOptions),
-        open: impl FnOnce() -> Result<Stub, String> + Send + 'static,
-    ) -> Self {
-        let mut options = options();
-        change(&mut options);
-        let (sender, notices) = mpsc::channel::<String>();
-        options.notice = Box::new(move |text| {
-            let _ = sender.send(text.to_owned());
-        });
-        let should_stop = Arc::new(AtomicBool::new(false));
-        let asked = should_stop.clone();
-        let thread = std::thread::spawn(move || {
-            flint_serve::run(options, |_| open(), || asked.load(Ordering::Relaxed))
-        });
-        let notice = notices.recv_timeout(Duration::from_secs(20)).unwrap();
-        let address: SocketAddr = notice.strip_prefix("listening on http://").unwrap().parse().unwrap();
-        Self { client: Client(address), should_stop, thread: Some(thread) }
-    }
-
-    fn ready(self) -> Self {
-        let begin = Instant::now();
-        while self.client.get("/ready").status != 200 {
-            assert!(begin.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        self
-    }
-
-    /// Asks it to stop, and gives what it ended with.
-    fn stop(mut self) -> Result<(), ServeError<String>> {
-        self.should_stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.should_stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
+use stub_server::{Server, options};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
@@ -176,6 +90,58 @@ fn bodies_have_a_limit_and_are_not_read_beyond_it() {
     let mut connection = Connection::open(server.client.0);
     connection.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
     assert_eq!(connection.head().map_or(400, |(status, _)| status), 400);
+}
+
+#[test]
+fn who_sends_all_of_a_refused_body_first_hears_why() {
+    let server = Server::start(Script::default(), |options| options.body_bytes_max = 1000).ready();
+    // Far more than the buffers of the system hold, and with a key's check, too.
+    let locked = Server::start(Script::default(), |options| options.keys = vec!["secret".to_owned()]).ready();
+    let block = vec![b'x'; 1 << 20];
+    for (address, status) in [(server.client.0, 413), (locked.client.0, 401)] {
+        let mut connection = Connection::open(address);
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 33554432\r\n\r\n";
+        assert!(connection.send(head));
+        for _ in 0..32 {
+            assert!(connection.send(&block), "the connection was closed while the body was sent");
+        }
+        assert_eq!(connection.answer().unwrap().status, status);
+        assert!(connection.head().is_none(), "a connection with a rest of a body is not used again");
+    }
+}
+
+#[test]
+fn a_client_that_closes_its_sending_side_is_answered() {
+    let script = Script {
+        chunk_time: Duration::from_millis(300),
+        token_time: Duration::from_millis(5),
+        ..Script::default()
+    };
+    let server = Server::start(script, |_| {}).ready();
+    for (path, streams) in [
+        ("/v1/chat/completions", true),
+        ("/v1/chat/completions", false),
+        ("/v1/messages", false),
+        ("/tokenize", false),
+    ] {
+        let body = chat(json!({ "stream": streams, "max_tokens": 50, "content": "a" }));
+        let mut connection = server.client.begin(path, &body);
+        connection.end_sending();
+        assert_eq!(connection.head().unwrap().0, 200, "{path}");
+        let rest = connection.rest();
+        assert!(rest.contains(if streams { "[DONE]" } else { "}" }), "{path}: {rest}");
+    }
+    // With what came before in the same breath.
+    let mut connection = Connection::open(server.client.0);
+    connection.send([request("GET", "/health", &[], ""), request("GET", "/v1/models", &[], "")].concat());
+    connection.end_sending();
+    assert_eq!(connection.answer().unwrap().status, 200);
+    assert_eq!(connection.answer().unwrap().status, 200);
+    // A request that is not whole is none.
+    let mut connection = Connection::open(server.client.0);
+    connection.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{");
+    connection.end_sending();
+    assert!(connection.head().is_none_or(|(status, _)| status == 400));
 }
 
 #[test]
@@ -490,7 +456,7 @@ fn a_model_that_does_not_open_ends_it() {
 fn a_port_that_is_taken_is_named() {
     let server = Server::start(Script::default(), |_| {});
     let mut options = options();
-    options.addresses = vec![server.client.0];
+    options.listen = vec![Listen::Address(server.client.0)];
     let error = flint_serve::run(options, |_| Ok::<_, String>(Stub::new(Script::default())), || false);
     let error = error.unwrap_err().to_string();
     assert!(error.contains(&server.client.0.to_string()) && error.contains("another --port"), "{error}");
@@ -570,6 +536,123 @@ fn calls_of_tools_reach_every_interface() {
         (&got["output"][0]["type"], &got["output"][0]["name"]),
         (&"function_call".into(), &"add".into())
     );
+}
+
+#[test]
+fn an_agents_conversation_finds_all_of_its_last_turn_again() {
+    let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.py\"}}\n</tool_call>";
+    let server =
+        Server::start(Script { reply: call.to_owned(), ..Script::default() }, |options| options.slots = 2)
+            .ready();
+    let client = server.client;
+    let function = json!({ "name": "read", "description": "Reads.", "parameters": { "type": "object" } });
+    let mut messages = vec![
+        json!({ "role": "system", "content": [{ "type": "text", "text": "You work on code. ".repeat(20) }] }),
+        json!({ "role": "user", "content": "Look at a.py." }),
+    ];
+    let mut held = 0;
+    for turn in 0..5 {
+        let ask = json!({
+            "messages": messages,
+            "tools": [{ "type": "function", "function": function }],
+            "stream": turn % 2 == 1,
+            "stream_options": { "include_usage": true },
+        });
+        let got = client.post("/v1/chat/completions", &ask);
+        let (calls, usage) = if turn % 2 == 1 {
+            let events = got.events();
+            (events[1]["choices"][0]["delta"]["tool_calls"].clone(), events.last().unwrap()["usage"].clone())
+        } else {
+            let answer = got.gives(200);
+            (answer["choices"][0]["message"]["tool_calls"].clone(), answer["usage"].clone())
+        };
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], held, "turn {turn}");
+        held = usage["total_tokens"].as_u64().unwrap();
+        // A title, asked for beside it, goes to the other slot.
+        client.post("/v1/chat/completions", &chat(json!({ "max_tokens": 3 }))).gives(200);
+        messages.push(json!({ "role": "assistant", "content": null, "tool_calls": calls }));
+        messages.push(
+            json!({ "role": "tool", "tool_call_id": calls[0]["id"], "content": format!("print({turn})") }),
+        );
+    }
+}
+
+#[test]
+fn fields_of_the_wrong_kind_are_refused_by_name_on_every_path() {
+    let server = Server::start(Script::default(), |_| {}).ready();
+    let client = server.client;
+    let message = json!([{ "role": "user", "content": "hi" }]);
+    let bases = [
+        ("/v1/chat/completions", json!({ "messages": message })),
+        ("/v1/completions", json!({ "prompt": "hi" })),
+        ("/completion", json!({ "prompt": "hi" })),
+        ("/v1/messages", json!({ "messages": message, "max_tokens": 5 })),
+        ("/v1/responses", json!({ "input": "hi" })),
+    ];
+    // Of all paths.
+    let shared = [
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "stream",
+        "model",
+        "min_p",
+        "repetition_penalty",
+        "cache_prompt",
+    ];
+    for (path, base) in &bases {
+        let more: &[&str] = match *path {
+            "/v1/chat/completions" => &[
+                "messages",
+                "tools",
+                "tool_choice",
+                "parallel_tool_calls",
+                "response_format",
+                "stream_options",
+                "stop",
+                "max_tokens",
+                "logprobs",
+                "chat_template_kwargs",
+                "reasoning_effort",
+                "json_schema",
+                "n",
+            ],
+            "/v1/messages" => {
+                &["messages", "system", "tools", "tool_choice", "thinking", "stop_sequences", "max_tokens"]
+            }
+            "/v1/responses" => {
+                &["input", "tools", "tool_choice", "instructions", "text", "reasoning", "max_output_tokens"]
+            }
+            "/v1/completions" => {
+                &["prompt", "stop", "max_tokens", "echo", "stream_options", "logprobs", "response_format"]
+            }
+            _ => &["prompt", "stop", "n_predict", "n_probs", "json_schema"],
+        };
+        // llama-server's own has no name of a model.
+        let shared = shared.iter().filter(|name| *path != "/completion" || **name != "model");
+        for name in shared.chain(more) {
+            // No field takes all of these; each takes what it takes.
+            let wrong = [json!({ "a": [] }), json!([[{}]]), json!("word"), json!(true), json!(-7.5)];
+            let refused = wrong.iter().filter(|value| {
+                let mut body = base.clone();
+                body[*name] = (*value).clone();
+                let got = client.post(path, &body);
+                assert!(
+                    got.status == 200 || got.status == 400,
+                    "{path} {name} {value}: {} {}",
+                    got.status,
+                    got.body
+                );
+                let is_refused = got.status == 400;
+                if is_refused {
+                    assert!(got.body.contains(name), "{path} {name} {value}: {}", got.body);
+                }
+                is_refused
+            });
+            assert!(refused.count() >= 3, "{path} takes nearly everything for {name}");
+        }
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Serve OpenAI's and Anthropic's interfaces over HTTP, for editors, agents and libraries.
     Serve(Box<crate::serve_command::ServeArgs>),
+    /// Print how an agent, an editor or a library is set up for this server; without a name, list them.
+    ClientConfig(crate::client_config::ClientConfigArgs),
     /// Make a store of a GGUF file, from which experts are read fastest.
     Ingest(IngestArgs),
     /// Recompute every checksum of a store, or the SHA-256 of a GGUF; name what is damaged; mend a store.
@@ -99,10 +101,10 @@ pub(crate) struct EngineArgs {
     #[arg(
         long,
         env = "FLINT_RT_WARM",
-        value_name = "ROUTES.json",
+        value_name = "last|ROUTES.json",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = ""
+        default_missing_value = "last"
     )]
     pub(crate) warm: Option<PathBuf>,
     /// Take the SHA-256 of a GGUF before it is used, and compare it with the pinned one, if it is the

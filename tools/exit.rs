@@ -3,6 +3,7 @@
 //! In: errors of the library. Out: a [`Failure`], whose report is one line, `flint-rt: what: cause`, and its code.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -97,6 +98,16 @@ pub(crate) enum Failure {
 
 /// What a command gives.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("nobody reads the answer"),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Told { text, .. } => f.write_str(text),
+        }
+    }
+}
 
 impl Failure {
     /// A failure in one's own words.

@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod bundled;
 mod chat;
+mod client_config;
 mod date;
 mod devices;
 mod digest;
@@ -34,6 +35,7 @@ mod remove;
 mod reply;
 mod report;
 mod serve_command;
+mod service;
 mod source;
 mod stats;
 mod stores;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
+        Command::ClientConfig(args) => client_config::run(&args),
         Command::Serve(args) => serve_command::run(*args),
         Command::Ingest(args) => ingest::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -1,5 +1,6 @@
 //! `flint-rt serve`: the flags of the server, and the engine that it drives. What it does is in the crate `flint_serve`.
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,18 +10,20 @@ use clap::{Args as ArgsOf, ValueEnum};
 use flint_rt::base::host_memory::HostRoom;
 use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::base::units::display_bytes;
-use flint_rt::engine::{Engine, EngineError, EngineOptions};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, SamplingAdvice};
 use flint_rt::sample::SamplerOptions;
 use flint_serve::{
-    Defaults, FormChoice, Loading, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions,
+    Defaults, FormChoice, Listen, Loading, Origins, PrefixOptions, Reasoning, ServeError, ServeOptions,
     sensible_bytes,
 };
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::{AutoOrBytes, EngineArgs, Think, auto_or_bytes, bytes, sampling};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::model;
 use crate::open;
+use crate::service::{self, Manager};
 use crate::terminal::note;
 
 /// Longest file of a template or of keys.
@@ -34,6 +37,9 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any that is free.
     #[arg(long, env = "FLINT_RT_PORT", default_value_t = 8484)]
     port: u16,
+    /// Listen on this socket file instead of on an address; only its owner may use it.
+    #[arg(long, env = "FLINT_RT_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Keys of which a request must have one, with commas.
     #[arg(long, env = "FLINT_RT_API_KEY", hide_env_values = true, value_name = "KEY", value_delimiter = ',')]
     api_key: Vec<String>,
@@ -56,7 +62,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_QUEUE", default_value_t = 64, value_name = "N")]
     queue: usize,
     /// Longest body of a request.
-    #[arg(long, env = "FLINT_RT_BODY_LIMIT", default_value = "64MiB", value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, env = "FLINT_RT_BODY_LIMIT", default_value = "64MiB", value_name = "BYTES", value_parser = body_limit)]
     body_limit: u64,
     /// Seconds of silence after which a stream says that it lives.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -64,8 +70,12 @@ pub(crate) struct ServeArgs {
     /// Seconds that replies have to end after Ctrl-C or SIGTERM; a second one ends the program at once.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=3600))]
     stop_timeout: u64,
+    /// Seconds without a request after which the model is closed, so that others have its memory; the next request opens it
+    /// again, and waits for that [default: never].
+    #[arg(long, env = "FLINT_RT_IDLE_RELEASE", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    idle_release: Option<u64>,
     /// What the model is called in answers [default: its file's or store's].
-    #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME")]
+    #[arg(short, long, env = "FLINT_RT_ALIAS", value_name = "NAME", value_parser = alias)]
     alias: Option<String>,
     /// Refuse requests for models of other names (404).
     #[arg(long)]
@@ -82,10 +92,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "FLINT_RT_THINK", value_enum, default_value_t = Think::Auto)]
     think: Think,
     /// Tokens of a reply at most, where a request does not say [default: to the end of the context].
-    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS")]
+    #[arg(short = 'n', long, env = "FLINT_RT_PREDICT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     predict: Option<u32>,
-    /// What is logged on standard error.
-    #[arg(long, env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
+    /// What is logged on standard error: a line for each request.
+    #[arg(long, visible_alias = "log-format", env = "FLINT_RT_LOG", value_enum, default_value_t = Log::Text)]
     log: Log,
     #[command(flatten)]
     prefix: PrefixArgs,
@@ -143,7 +153,7 @@ impl PrefixArgs {
 /// How tokens are chosen where a request does not say.
 #[derive(Debug, ArgsOf)]
 #[command(
-    next_help_heading = "Sampling where a request does not say [default: what the model's maker recommends]"
+    next_help_heading = "Sampling where a request does not say [default: what the model's file, else its maker recommends]"
 )]
 struct ServeSamplingArgs {
     /// Temperature; 0 takes the best token every time [default: 1].
@@ -188,28 +198,31 @@ enum Log {
 /// Runs the command.
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let options = options(&args)?;
+    let manager = Manager::find();
     let model = model::find(&args.engine.model, args.engine.run.source)?;
     let file_name = model.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let alias = args.alias.clone().unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());
-    let options = ServeOptions { alias, file_name, ..options };
+    let options =
+        ServeOptions { alias, file_name, moment: Box::new(move |moment| manager.tell(moment)), ..options };
     log(args.log);
     if options.prefix.memory_bytes > 0 {
         note(&format!("prompt cache: up to {} of host memory", display_bytes(options.prefix.memory_bytes)));
     }
+    raise_descriptor_limit();
     interrupt::serve();
     let aside_bytes = options.prefix.memory_bytes;
     let (engine, parallel, is_deterministic) = (args.engine, args.parallel, args.deterministic);
     let model = Arc::new(model);
     let opened = model.clone();
     let open = move |loading: &Loading| -> Outcome<Engine> {
-        let model = opened;
+        let model = &opened;
         let options = EngineOptions {
             sessions: Some(parallel),
             is_deterministic,
             aside_bytes,
-            ..open::options(&engine, &model, None)
+            ..open::options(&engine, model, None)
         };
-        open::engine_watched(&engine, &model, &options, &mut |progress| {
+        open::engine_watched(&engine, model, &options, &mut |progress| {
             loading.set(progress.done_bytes, progress.total_bytes);
         })
     };
@@ -217,6 +230,20 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     // A store that lives as long as this process is removed now.
     drop(model);
     outcome
+}
+
+/// Descriptors that a server may use, where the system lets a program have them that asks: most allow 1,024 until then, and each
+/// connection takes one.
+const DESCRIPTORS: u64 = 65_536;
+
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < most) {
+        limit.current = Some(most);
+        // With fewer, connections wait for those that end.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }
 
 fn failure(error: ServeError<Failure>) -> Failure {
@@ -231,17 +258,24 @@ fn failure(error: ServeError<Failure>) -> Failure {
 
 fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
     let keys = keys(args)?;
-    if !args.host.is_loopback() && keys.is_empty() && !args.no_api_key {
+    let listen = match (service::sockets()?, &args.socket) {
+        (sockets, _) if !sockets.is_empty() => sockets,
+        (_, Some(path)) => vec![Listen::File(path.clone())],
+        (_, None) => vec![Listen::Address(SocketAddr::new(args.host, args.port))],
+    };
+    let open_to_others =
+        listen.iter().filter_map(Listen::address).find(|address| !address.ip().is_loopback());
+    if let (Some(address), true, false) = (open_to_others, keys.is_empty(), args.no_api_key) {
         return Err(Failure::usage(format!(
             "--host {} lets other machines ask: give an --api-key, or --no-api-key to serve everybody",
-            args.host
+            address.ip()
         )));
     }
-    if args.no_api_key && !args.host.is_loopback() {
+    if args.no_api_key && open_to_others.is_some() {
         note("warning: everybody who reaches this machine's address can use the model (--no-api-key)");
     }
     Ok(ServeOptions {
-        addresses: vec![SocketAddr::new(args.host, args.port)],
+        listen,
         keys,
         origins: origins(&args.cors_origins),
         slots: args.parallel,
@@ -250,6 +284,7 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         ping: Duration::from_secs(args.ping),
         stop_time: Duration::from_secs(args.stop_timeout),
         prefix: args.prefix.options(args.engine.run.memory.of_both())?,
+        idle_release: args.idle_release.map(Duration::from_secs),
         alias: args.alias.clone().unwrap_or_default(),
         is_strict: args.strict_model,
         file_name: String::new(),
@@ -261,20 +296,21 @@ fn options(args: &ServeArgs) -> Outcome<ServeOptions> {
         },
         defaults: defaults(args),
         notice: Box::new(|text| note(&format!("flint-rt: {text}"))),
+        moment: Box::new(|_| {}),
     })
 }
 
 fn defaults(args: &ServeArgs) -> Defaults {
     let given = &args.sampling;
-    let recommended = SamplerOptions::recommended(given.seed.unwrap_or_default());
     Defaults {
-        sampling: SamplerOptions {
-            temperature: given.temp.unwrap_or(recommended.temperature),
-            top_k: given.top_k.unwrap_or(recommended.top_k),
-            top_p: given.top_p.unwrap_or(recommended.top_p),
-            min_p: given.min_p.unwrap_or(recommended.min_p),
-            repetition_penalty: given.repeat_penalty.unwrap_or(recommended.repetition_penalty),
-            ..recommended
+        sampling: SamplerOptions::recommended(given.seed.unwrap_or_default()),
+        asked: SamplingAdvice {
+            temperature: given.temp,
+            top_k: given.top_k,
+            top_p: given.top_p,
+            min_p: given.min_p,
+            repetition_penalty: given.repeat_penalty,
+            penalty_last_n: None,
         },
         has_seed: given.seed.is_some(),
         tokens_max: args.predict,
@@ -315,16 +351,37 @@ fn form(named: &Path) -> Outcome<FormChoice> {
 
 /// A file that a person wrote.
 fn short_text(path: &Path) -> Outcome<String> {
-    let about =
-        |error: &std::io::Error| Failure::because(Exit::of_io(error), path.display().to_string(), error);
-    let bytes = std::fs::metadata(path).map_err(|error| about(&error))?.len();
-    if bytes > TEXT_BYTES_MAX {
-        return Err(Failure::usage(format!(
-            "{}: {bytes} bytes, at most {TEXT_BYTES_MAX} are read",
+    // Counted while it is read: a device or a pipe does not say how long it is.
+    let mut text = String::new();
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Ok(bytes) if bytes as u64 > TEXT_BYTES_MAX => Err(Failure::usage(format!(
+            "{}: longer than {TEXT_BYTES_MAX} bytes, which is the most that is read",
             path.display()
-        )));
+        ))),
+        Ok(_) => Ok(text),
+        Err(error) => Err(Failure::because(Exit::of_io(&error), path.display().to_string(), &error)),
     }
-    std::fs::read_to_string(path).map_err(|error| about(&error))
+}
+
+fn alias(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("a model needs a name of at least one character".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
+/// The least body limit: less than this holds no conversation.
+const BODY_BYTES_MIN: u64 = 1 << 10;
+
+fn body_limit(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        few if few < BODY_BYTES_MIN => {
+            Err(format!("{few} bytes hold no request, wanted {BODY_BYTES_MIN} or more"))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 fn log(log: Log) {
@@ -332,6 +389,6 @@ fn log(log: Log) {
     match log {
         Log::Off => {}
         Log::Text => lines.with_ansi(false).init(),
-        Log::Json => lines.json().init(),
+        Log::Json => lines.json().flatten_event(true).init(),
     }
 }

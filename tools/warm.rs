@@ -17,6 +17,9 @@ use crate::folders;
 use crate::interrupt;
 use crate::terminal::{Bar, note};
 
+/// In place of a file: what an earlier run remembered.
+const LAST_RUN: &str = "last";
+
 /// What a run remembers.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
@@ -41,7 +44,7 @@ pub(crate) fn fill(engine: &mut Engine, routes: &Path) -> Outcome {
 }
 
 fn wanted(engine: &Engine, routes: &Path) -> Outcome<Option<Vec<Expert>>> {
-    if !routes.as_os_str().is_empty() {
+    if routes.as_os_str() != LAST_RUN {
         let trace =
             RouteTrace::load(routes).map_err(|error| Failure::because(Exit::Usage, "--warm", &error))?;
         let config = engine.config();

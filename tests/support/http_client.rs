@@ -76,6 +76,18 @@ impl Connection {
         self.reader.get_mut().write_all(bytes.as_ref()).is_ok()
     }
 
+    /// Says that nothing more is sent; answers still come.
+    pub(crate) fn end_sending(&mut self) {
+        self.reader.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// All that comes until the other side closes.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.reader.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -84,8 +96,17 @@ impl Connection {
         }
     }
 
-    /// Status and headers; none where the connection ends.
+    /// Status and headers, after the interim ones; none where the connection ends.
     pub(crate) fn head(&mut self) -> Option<(u16, Vec<(String, String)>)> {
+        loop {
+            let head = self.any_head()?;
+            if head.0 != 100 {
+                return Some(head);
+            }
+        }
+    }
+
+    fn any_head(&mut self) -> Option<(u16, Vec<(String, String)>)> {
         let status = self.line()?;
         let status = status.split(' ').nth(1)?.parse().ok()?;
         let mut headers = Vec::new();

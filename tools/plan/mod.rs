@@ -6,6 +6,7 @@
 //!   shorter chunks or a shorter conversation is planned with them, and they are said.
 
 mod drive;
+mod first_token;
 mod header;
 pub(crate) mod rehearse;
 mod report;
@@ -30,6 +31,7 @@ use crate::model::Found;
 use crate::open;
 use crate::terminal::escaped;
 use drive::Measured;
+use first_token::FirstToken;
 use header::Header;
 
 /// What a drive is taken for that nobody measured, in bytes a second: a middling NVMe drive.
@@ -79,6 +81,7 @@ struct Report {
     curve: Vec<Expectation>,
     /// Seconds in which the drive gives what a cold chunk of a prompt reads, and its bytes.
     chunk: (f64, f64),
+    first_token: FirstToken,
 }
 
 /// Runs the command.
@@ -218,6 +221,7 @@ impl Report {
             resident: Use { expected: expect(1.0), range: None },
             curve: (0..=20).map(|step| expect(f64::from(step) / 20.0)).collect(),
             chunk: (chunk_bytes / drive_cost.steady_rate(), chunk_bytes),
+            first_token: FirstToken::new(&config, &plan),
             header,
             config,
             host,

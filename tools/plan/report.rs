@@ -78,6 +78,7 @@ impl Report {
             f64::from(tokens) / seconds,
             display_bytes(whole(bytes)),
         );
+        let _ = writeln!(text, "  {:<9} {:<22} {}", "agent", "time to first token", self.first_token.line());
         text.push_str("what this rests on\n");
         for basis in self.basis() {
             let _ = writeln!(text, "  {basis}");
@@ -287,6 +288,7 @@ impl Report {
                     "tokens_a_second_at_most": f64::from(self.plan.prefill_chunk) / seconds,
                 },
             },
+            "first_token": self.first_token.json(),
             "device_cost": {
                 "measured": self.step_cost.is_measured,
                 "from": if self.step_cost.is_measured { "measured now" } else { "assumed" },

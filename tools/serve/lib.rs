@@ -41,6 +41,7 @@ pub use engine::prefix_store::PrefixOptions;
 pub use engine::prefix_store::policy::sensible_bytes;
 pub use engine::shared::Loading;
 pub use http::door::Origins;
-pub use run::{ServeError, ServeOptions, run};
+pub use http::listener::Listen;
+pub use run::{Moment, ServeError, ServeOptions, run};
 pub use wire::model::Reasoning;
 pub use wire::params::Defaults;

@@ -17,6 +17,17 @@ pub(crate) const BODY_TIME: Duration = Duration::from_secs(60);
 /// The longest that a client may leave what was sent to it unread before its connection is closed.
 pub(crate) const WRITE_STALL: Duration = Duration::from_secs(60);
 
+/// What is read and thrown away of a body that was refused, so that the client, which may read nothing before it has sent all,
+/// hears why.
+pub(crate) const LINGER_BYTES_MAX: u64 = 1 << 30;
+
+/// The longest that this takes, and the longest pause in it.
+pub(crate) const LINGER_TIME: Duration = Duration::from_secs(30);
+pub(crate) const LINGER_STALL: Duration = Duration::from_secs(3);
+
+/// How often it is looked whether a client that has closed its sending side is still there.
+pub(crate) const HALF_CLOSED_LOOK: Duration = Duration::from_millis(200);
+
 /// Connections at a time. One that waits for its turn costs a socket and some 20 KiB.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
 
@@ -57,6 +68,25 @@ pub(crate) const BODY_WORK_MIB: usize = 64;
 
 /// Instructions that a chat template may run: a conversation of 4,096 messages takes some hundred each.
 pub(crate) const TEMPLATE_FUEL: u64 = 20_000_000;
+
+/// Properties of one object in a schema. Each costs some 0.1 ms to compile and four items of [`GRAMMAR_ITEMS_MAX`].
+pub(crate) const SCHEMA_PROPERTIES_MAX: usize = 1000;
+
+/// References in the schemas of a request: the compiler's stack grows with them.
+pub(crate) const SCHEMA_REFERENCES_MAX: usize = 512;
+
+/// `patternProperties` in the schemas of a request: they are compared with each other, 100 take 0.2 s.
+pub(crate) const SCHEMA_PATTERNS_MAX: usize = 64;
+
+/// Values in the schemas of a request, keywords' own among them. The largest public ones have some ten thousand.
+pub(crate) const SCHEMA_VALUES_MAX: usize = 100_000;
+
+/// Items of a grammar that may be possible at one place: enough for an object of as many properties as are allowed.
+pub(crate) const GRAMMAR_ITEMS_MAX: usize = 5 * SCHEMA_PROPERTIES_MAX;
+
+/// Stack while a grammar is made: 128 KiB for each reference that is allowed, which need some KiB. Address space only, until it is
+/// used.
+pub(crate) const GRAMMAR_STACK_BYTES: usize = 64 << 20;
 
 /// Tokens of the first piece of a prompt that rides beside replies.
 pub(crate) const PIECE_ROWS_FIRST: u32 = 64;

@@ -36,6 +36,8 @@ pub(crate) struct Metrics {
     token_seconds: Histogram,
     waiting: Gauge,
     busy_slots: Gauge,
+    engine_open: Gauge,
+    releases: Counter,
     stream: Stream,
     /// Of kept conversations.
     pub(crate) prefix: PrefixMetrics,
@@ -64,6 +66,8 @@ impl Metrics {
         let prompt_tokens = counter("prompt_tokens", "Tokens of prompts, those from a cache included");
         let cached_tokens = counter("prompt_cached_tokens", "Tokens of prompts that a slot held already");
         let reply_tokens = counter("generated_tokens", "Tokens that were generated");
+        let releases =
+            counter("engine_releases", "Times that the engine was closed because nobody asked for long");
         let stream = Stream {
             hits: counter("expert_hits", "Expert uses that found their record in a slot"),
             misses: counter("expert_misses", "Expert uses that had to read their record"),
@@ -101,6 +105,8 @@ impl Metrics {
         };
         let waiting = gauge("requests_waiting", "Generations in the queue");
         let busy_slots = gauge("slots_busy", "Slots that work");
+        let engine_open =
+            gauge("engine_open", "1 while the engine holds its memory, 0 while it loads or is released");
         stream.pool_slots.set(0);
         let prefix = PrefixMetrics::register(&mut registry);
         Self {
@@ -115,6 +121,8 @@ impl Metrics {
             token_seconds,
             waiting,
             busy_slots,
+            engine_open,
+            releases,
             stream,
             prefix,
         }
@@ -158,6 +166,14 @@ impl Metrics {
 
     fn ended(&self, end: &str) {
         self.ends.get_or_create(&vec![("end", end.to_owned())]).inc();
+    }
+
+    /// The engine was closed for want of requests, or is open.
+    pub(crate) fn released(&self, is_released: bool) {
+        self.engine_open.set(i64::from(!is_released));
+        if is_released {
+            self.releases.inc();
+        }
     }
 
     /// What the engine has counted so far.

@@ -1,5 +1,6 @@
 //! The server from its start to its end.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,12 +11,13 @@ use tokio::sync::oneshot;
 use crate::chat::form::{ChatForm, FormChoice};
 use crate::engine::backend::Backend;
 use crate::engine::constraint::Grammars;
-use crate::engine::prefix_store::PrefixOptions;
+use crate::engine::prefix_store::{PrefixOptions, PrefixStore};
 use crate::engine::shared::{Loading, Shared};
-use crate::engine::worker::{Worker, stopping};
+use crate::engine::worker::{Rest, Worker, stopping};
 use crate::http::door::{Door, Origins};
+use crate::http::listener::{self, Listen};
+use crate::http::routes;
 use crate::http::state::{Shown, State, now_s};
-use crate::http::{listener, routes};
 use crate::limits::BODY_WORK_MIB;
 use crate::wire::error::{ApiError, Kind};
 use crate::wire::model::{Model, Reasoning};
@@ -24,7 +26,7 @@ use crate::wire::params::Defaults;
 /// What the caller decides.
 pub struct ServeOptions {
     /// Where to listen.
-    pub addresses: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Keys of which a request must have one; any request will do if there are none.
     pub keys: Vec<String>,
     /// Pages of which origins may ask.
@@ -41,6 +43,8 @@ pub struct ServeOptions {
     pub stop_time: Duration,
     /// What is kept of conversations beyond their slots.
     pub prefix: PrefixOptions,
+    /// After which time without a request the engine is closed, so that others have its memory; the next request opens it again.
+    pub idle_release: Option<Duration>,
     /// What the model is called in answers.
     pub alias: String,
     /// Whether requests must call it so.
@@ -55,6 +59,21 @@ pub struct ServeOptions {
     pub defaults: Defaults,
     /// Told to whoever started it: where it listens, and that it is ready.
     pub notice: Box<dyn Fn(&str) + Send + Sync>,
+    /// Told to whatever watches over the process.
+    pub moment: Box<dyn Fn(Moment) + Send + Sync>,
+}
+
+/// What a service manager wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It still loads; said again and again.
+    Loading,
+    /// It answers requests.
+    Ready,
+    /// It lives; said again and again.
+    Alive,
+    /// It ends.
+    Stopping,
 }
 
 /// Why the server ended.
@@ -65,10 +84,10 @@ pub enum ServeError<E> {
     #[error("{0}")]
     Option(String),
     /// Nothing can listen there.
-    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    #[error("cannot listen on {place}: {source}{}", hint(place, source))]
     Bind {
         /// Where.
-        address: SocketAddr,
+        place: Listen,
         /// Why.
         source: std::io::Error,
     },
@@ -91,15 +110,24 @@ pub enum ServeError<E> {
     Engine(String),
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        std::io::ErrorKind::AddrInUse => ": another program listens there; stop it, or take another --port",
+fn hint(place: &Listen, error: &std::io::Error) -> &'static str {
+    match (error.kind(), place) {
+        (std::io::ErrorKind::AddrInUse, Listen::File(_)) => {
+            ": another program listens there; stop it, or take another --socket"
+        }
+        (std::io::ErrorKind::AddrInUse, _) => {
+            ": another program listens there; stop it, or take another --port"
+        }
+        (std::io::ErrorKind::AlreadyExists, _) => ": remove it, or take another --socket",
         _ => "",
     }
 }
 
 /// How often it is asked whether to stop.
 const STOP_LOOK: Duration = Duration::from_millis(50);
+
+/// Seconds after which to ask again where the engine could not be opened again: others have its memory.
+const REOPEN_S: u32 = 30;
 
 /// How long connections have to close when all replies have ended.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
@@ -108,16 +136,18 @@ const CLOSE_TIME: Duration = Duration::from_secs(2);
 const THREADS_MAX: usize = 4;
 
 /// Serves until `should_stop` says so. `open` opens the engine, on the thread that will drive it, while requests are already told to
-/// wait.
+/// wait; it does so again after every time that the engine was given back.
 ///
 /// # Errors
 /// When it cannot listen, the engine does not open, or the engine's thread fails.
-pub fn run<B: Backend, E: Send + 'static>(
-    options: ServeOptions,
-    open: impl FnOnce(&Loading) -> Result<B, E> + Send + 'static,
+pub fn run<B: Backend, E: Display + Send + 'static>(
+    mut options: ServeOptions,
+    open: impl FnMut(&Loading) -> Result<B, E> + Send + 'static,
     should_stop: impl Fn() -> bool,
 ) -> Result<(), ServeError<E>> {
-    let door = Door::new(&options.keys, options.origins.clone(), &options.addresses);
+    let places = std::mem::take(&mut options.listen);
+    let addresses: Vec<SocketAddr> = places.iter().filter_map(Listen::address).collect();
+    let door = Door::new(&options.keys, options.origins.clone(), &addresses);
     let state: Shown = Arc::new(State {
         shared: Arc::new(Shared::new(options.queue)),
         door: door.map_err(ServeError::Option)?,
@@ -137,19 +167,21 @@ pub fn run<B: Backend, E: Send + 'static>(
         .build()
         .map_err(ServeError::Threads)?;
     runtime.block_on(async {
-        let listeners = listener::bind(&options.addresses).await;
-        let listeners = listeners.map_err(|(address, source)| ServeError::Bind { address, source })?;
-        for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-            (options.notice)(&format!("listening on http://{address}"));
+        let listeners = listener::bind(places).await;
+        let listeners = listeners.map_err(|(place, source)| ServeError::Bind { place, source })?;
+        for listener in &listeners {
+            (options.notice)(&format!("listening on {}", listener.shown));
         }
         let stop_time = options.stop_time;
+        let options = Arc::new(options);
+        let engine_options = options.clone();
         let (ended, mut end) = oneshot::channel();
         let driven = state.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || {
                 // Who waits for the end has ended itself, if it is not heard.
-                let _ = ended.send(drive(&driven, options, open));
+                let _ = ended.send(drive(&driven, &engine_options, open));
             })
             .map_err(ServeError::Threads)?;
 
@@ -165,7 +197,9 @@ pub fn run<B: Backend, E: Send + 'static>(
                 outcome = &mut end => break Some(outcome),
                 () = tokio::time::sleep(STOP_LOOK) => if should_stop() { break None },
             }
+            (options.moment)(if state.model.get().is_some() { Moment::Alive } else { Moment::Loading });
         };
+        (options.moment)(Moment::Stopping);
         let outcome = match outcome {
             Some(outcome) => outcome,
             None => stop(&state.shared, end, stop_time).await,
@@ -195,7 +229,7 @@ async fn stop<E>(
             match tokio::time::timeout(CLOSE_TIME, &mut end).await {
                 Ok(outcome) => outcome,
                 // Nothing is lost with a model that is still loading.
-                Err(_) if shared.facts().is_none() => Ok(Ok(())),
+                Err(_) if shared.facts().is_none() || shared.is_released() => Ok(Ok(())),
                 Err(_) => Ok(Err(ServeError::Engine("it did not end when it was asked to".to_owned()))),
             }
         }
@@ -203,10 +237,10 @@ async fn stop<E>(
 }
 
 /// What the engine's thread does.
-fn drive<B: Backend, E>(
+fn drive<B: Backend, E: Display>(
     state: &State,
-    options: ServeOptions,
-    open: impl FnOnce(&Loading) -> Result<B, E>,
+    options: &ServeOptions,
+    mut open: impl FnMut(&Loading) -> Result<B, E>,
 ) -> Result<(), ServeError<E>> {
     let shared = &state.shared;
     // Whatever ends this thread, nobody waits for it afterwards.
@@ -216,26 +250,74 @@ fn drive<B: Backend, E>(
     let form = ChatForm::new(&facts.tokenizer, facts.chat_template.as_deref(), &options.form);
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
-    let worker =
-        Worker::new(backend, options.slots, &options.prefix, shared.clone()).map_err(ServeError::Sessions)?;
-    let name = options.alias;
+    let employ = |backend, kept: &mut Option<PrefixStore>| {
+        Worker::new(backend, options.slots, options.idle_release, &options.prefix, kept, shared.clone())
+    };
+    let mut worker = employ(backend, &mut None).map_err(ServeError::Sessions)?;
+    let name = options.alias.clone();
     let ready = format!("ready: {name}, {} slots of {} tokens", options.slots, facts.context_len);
     let end = facts.stops.entries().first().map(|(id, _)| *id);
     let grammars = Grammars::new(&facts.tokenizer, end.unwrap_or_default()).map_err(ServeError::Engine)?;
     let model = Model {
         grammars,
+        defaults: options.defaults.clone().for_model(&facts.sampling),
         facts,
         name,
         is_strict: options.is_strict,
         form,
-        defaults: options.defaults,
         reasoning: options.reasoning,
     };
     // Set once: there is one engine's thread.
     let _ = state.model.set(model);
+    shared.set_released(false);
     shared.queue.open();
     (options.notice)(&ready);
-    worker.run().map_err(ServeError::Engine)
+    (options.moment)(Moment::Ready);
+    // The worker, and the engine with it, is gone when it has run.
+    while let Rest::Idle(store) = worker.run().map_err(ServeError::Engine)? {
+        let mut kept = Some(store);
+        shared.set_released(true);
+        tracing::info!(
+            "the engine is closed, because nobody asked for a while; the next request opens it again"
+        );
+        worker = loop {
+            if !shared.queue.wait() {
+                return Ok(());
+            }
+            match reopen(shared, &mut open)
+                .and_then(|backend| employ(backend, &mut kept).map_err(|error| error.to_string()))
+            {
+                Ok(worker) => break worker,
+                Err(why) => {
+                    tracing::error!("the engine does not open again: {why}");
+                    let told = "the engine could not be opened again: the server's log says why";
+                    shared.queue.fail_all(&ApiError::later(Kind::Unavailable, told, REOPEN_S));
+                }
+            }
+        };
+        shared.set_released(false);
+        tracing::info!("the engine is open again");
+    }
+    Ok(())
+}
+
+/// Opens the engine of the same model again.
+fn reopen<B: Backend, E: Display>(
+    shared: &Shared,
+    open: &mut impl FnMut(&Loading) -> Result<B, E>,
+) -> Result<B, String> {
+    let backend = open(&shared.loading).map_err(|error| error.to_string())?;
+    let (facts, before) = (backend.facts(), shared.facts().expect("invariant: it was open before"));
+    // Requests that wait were made for what was there before.
+    match (facts.context_len, facts.vocabulary, &facts.name)
+        == (before.context_len, before.vocabulary, &before.name)
+    {
+        true => Ok(backend),
+        false => Err(format!(
+            "it is another model, or has another context: {} of {} tokens, wanted {} of {}; start the server again",
+            facts.name, facts.context_len, before.name, before.context_len
+        )),
+    }
 }
 
 struct Closer<'a>(&'a Shared);

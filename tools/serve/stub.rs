@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::EngineError;
 use flint_rt::engine::session::common_prefix;
 use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
+use flint_rt::engine::{EngineError, SamplingAdvice};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::decode::StepOutput;
 use flint_rt::model::prefill::PrefillObserver;
@@ -55,6 +55,8 @@ pub struct Script {
     pub context_len: u32,
     /// Tokens after which every step fails.
     pub fails_after: Option<usize>,
+    /// What its file says of sampling.
+    pub sampling: SamplingAdvice,
     /// Steps after which each fails as a whole that has several conversations.
     pub tears_after: Option<usize>,
     /// Steps after which the device is lost.
@@ -73,6 +75,7 @@ impl Default for Script {
             chunk_len: 64,
             context_len: 4096,
             fails_after: None,
+            sampling: SamplingAdvice::default(),
             tears_after: None,
             dies_after: None,
             steps: None,
@@ -175,6 +178,7 @@ impl Backend for Stub {
             vocabulary: self.tokenizer.vocabulary().token_count(),
             weight_bytes: 0,
             chat_template: None,
+            sampling: self.script.sampling,
             device: "none".to_owned(),
         }
     }

@@ -8,6 +8,8 @@
 
 pub mod options;
 
+pub mod advice;
+
 pub mod host_budget;
 
 pub mod budget;
@@ -40,6 +42,7 @@ pub mod warm;
 
 mod error;
 
+pub use advice::SamplingAdvice;
 pub use budget::{MemoryBill, MemoryPlan};
 pub use error::EngineError;
 pub use generate::{Finish, GenerateObserver, GenerateOptions, Generated, StepTimes};

@@ -16,7 +16,7 @@ use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
 use crate::engine::snapshot::porter::Porter;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
-use crate::engine::{EngineError, EngineOptions, MemoryPlan, Session};
+use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
 use crate::expert::{
     CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
     TransportOptions, TransportReport, Watch,
@@ -32,6 +32,7 @@ use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
 use crate::model::{DecodeCounters, Model, ModelError};
+use crate::sample::SamplerOptions;
 use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
 use crate::text::{TextError, Tokenizer, Vocabulary};
@@ -93,6 +94,7 @@ pub struct Engine {
     files: Vec<Arc<SourceFile>>,
     is_drive_modelled: bool,
     chat_template: Option<String>,
+    sampling_advice: SamplingAdvice,
     /// Experts that the caller allows in host memory.
     keep_limit: u32,
     /// Watches host memory, where some of it keeps experts.
@@ -249,6 +251,7 @@ impl Engine {
             None => None,
         };
         let chat_template = source.gguf().metadata.str_opt("tokenizer.chat_template")?.map(str::to_owned);
+        let sampling_advice = sampling_advice(source.gguf(), &config, &mut plan);
         let log = if options.timeline { EventLog::on() } else { EventLog::off() };
         let watch = Watch::with_timeline(log.clone(), Clock::new(&gpu, TIMELINE_MARKS, log)?);
         streamer.transport_mut().watch_by(watch.clone());
@@ -276,6 +279,7 @@ impl Engine {
             paths,
             files,
             chat_template,
+            sampling_advice,
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
@@ -369,6 +373,11 @@ impl Engine {
         self.chat_template.as_deref()
     }
 
+    /// How the file says that its tokens are best drawn.
+    pub fn sampling_advice(&self) -> &SamplingAdvice {
+        &self.sampling_advice
+    }
+
     /// Counters of the expert stream since the engine was opened.
     pub fn stream_stats(&self) -> StreamStats {
         self.model.streamer.stats()
@@ -456,6 +465,19 @@ pub(super) fn is_checked(options: &EngineOptions, source: SourceKind) -> bool {
 }
 
 /// Compares the token table with its checksum.
+/// The file's advice, or none and a warning: what is wrong with it keeps no model from running.
+fn sampling_advice(gguf: &Gguf, config: &FlintConfig, plan: &mut MemoryPlan) -> SamplingAdvice {
+    let read = SamplingAdvice::of(&gguf.metadata).map_err(|error| error.to_string()).and_then(|advice| {
+        let checked = advice.over(SamplerOptions::recommended(0)).check(config.vocabulary);
+        checked.map(|()| advice).map_err(|error| error.to_string())
+    });
+    read.unwrap_or_else(|error| {
+        plan.warnings
+            .push(format!("the model's advice on sampling (general.sampling.*) is left out: {error}"));
+        SamplingAdvice::default()
+    })
+}
+
 fn check_table(source: &Source) -> Result<(), EngineError> {
     if is_tensor_whole(source, TOKEN_TABLE)? {
         return Ok(());

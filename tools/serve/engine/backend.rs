@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
 use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
-use flint_rt::engine::{self, Engine, EngineError, Session};
+use flint_rt::engine::{self, Engine, EngineError, SamplingAdvice, Session};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::decode::StepOutput;
@@ -34,6 +34,8 @@ pub struct Facts {
     pub weight_bytes: u64,
     /// The chat template in its file.
     pub chat_template: Option<String>,
+    /// How its file says that its tokens are best drawn.
+    pub sampling: SamplingAdvice,
     /// What it runs on.
     pub device: String,
 }
@@ -198,6 +200,7 @@ impl Backend for Engine {
             vocabulary: config.vocabulary,
             weight_bytes: plan.resident_bytes + plan.experts_bytes + plan.token_table_bytes,
             chat_template: self.chat_template().map(str::to_owned),
+            sampling: *self.sampling_advice(),
             device: info.title().to_owned(),
         }
     }

@@ -1,7 +1,8 @@
 //! Replies in a given form: which tokens may come next, by llguidance.
 //!
 //! - In: a JSON schema, or tools of which one has to be called. Out: a [`Constraint`], which a reply's tokens pass one by one.
-//! - Limits: those of llguidance on a grammar's size and on the work for a token, so that a hostile schema ends itself alone.
+//! - Limits: those of `schema` on what is compiled, a stack of its own while that is done, and those of llguidance on a grammar's size
+//!   and on the work for a token, so that a hostile schema ends itself alone.
 
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
+use super::schema;
+use crate::limits::{GRAMMAR_ITEMS_MAX, GRAMMAR_STACK_BYTES};
 use crate::wire::calls::{CLOSE, OPEN};
 use crate::wire::error::{ApiError, Kind};
 
@@ -66,20 +69,39 @@ impl Grammars {
         let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
+        factory.limits_mut().max_items_in_row = GRAMMAR_ITEMS_MAX;
         Ok(Self { factory })
     }
 
     /// # Errors
     /// When a schema is not one, or too large.
     pub(crate) fn constraint(&self, wanted: &Wanted) -> Result<Constraint, ApiError> {
-        let parser = self.factory.create_parser(grammar(wanted));
-        let matcher = Matcher::new(parser);
+        schema::check(wanted.schemas())
+            .map_err(|why| ApiError::new(Kind::Invalid, format!("the schema cannot be followed: {why}")))?;
+        let failed = || ApiError::new(Kind::Server, "the schema could not be read; report it");
+        // The compiler recurses along a schema's references, as deep as the limits allow.
+        let matcher = std::thread::scope(|scope| {
+            let compiling = std::thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(GRAMMAR_STACK_BYTES)
+                .spawn_scoped(scope, || Matcher::new(self.factory.create_parser(grammar(wanted))));
+            compiling.map_err(|_| failed())?.join().map_err(|_| failed())
+        })?;
         match matcher.get_error() {
             None => Ok(Constraint(Box::new(matcher))),
             Some(error) => {
                 let line = error.lines().next().unwrap_or_default();
                 Err(ApiError::new(Kind::Invalid, format!("the schema cannot be followed: {line}")))
             }
+        }
+    }
+}
+
+impl Wanted {
+    fn schemas(&self) -> Vec<&Value> {
+        match self {
+            Self::Json(schema) => vec![schema],
+            Self::Calls { tools, .. } => tools.iter().map(|(_, schema)| schema).collect(),
         }
     }
 }
@@ -123,21 +145,22 @@ impl Constraint {
     /// # Errors
     /// When that takes too much work.
     pub(crate) fn allowed(&mut self) -> Result<impl Fn(TokenId) -> bool + use<>, ApiError> {
-        let mask = self.0.compute_mask_or_eos().map_err(|_| {
-            ApiError::new(Kind::Invalid, "the schema takes too much work to follow: send a simpler one")
-        })?;
+        let mask = self.0.compute_mask_or_eos().map_err(|_| too_much_work())?;
         Ok(move |id| mask.is_allowed(id))
     }
 
     /// A token has come; whether that completes the reply.
     ///
     /// # Errors
-    /// When it was none that might.
+    /// When it was none that might, or what follows it takes too much work.
     pub(crate) fn take(&mut self, id: TokenId) -> Result<bool, ApiError> {
-        let taken = self.0.consume_token(id);
-        taken.map_err(|_| ApiError::new(Kind::Server, "a token does not fit the schema; report it"))?;
+        self.0.consume_token(id).map_err(|_| too_much_work())?;
         Ok(self.0.is_stopped())
     }
+}
+
+fn too_much_work() -> ApiError {
+    ApiError::new(Kind::Invalid, "the schema takes too much work to follow: send a simpler one")
 }
 
 #[cfg(test)]
@@ -196,6 +219,46 @@ mod tests {
         assert!(!fits(&many, &call("h", "{}")) && !fits(&many, &call("f", "{}")) && !fits(&many, "text"));
         let one = Wanted::Calls { tools, takes_many: false };
         assert!(fits(&one, &call("g", "{}")));
+    }
+
+    fn properties(count: usize) -> Value {
+        let properties: serde_json::Map<String, Value> =
+            (0..count).map(|index| (format!("field_{index}"), json!({ "type": "integer" }))).collect();
+        json!({ "type": "object", "properties": properties })
+    }
+
+    #[test]
+    fn a_thousand_properties_are_followed_and_more_refused() {
+        assert!(fits(&Wanted::Json(properties(1000)), r#"{"field_1": 5, "field_998": 7}"#));
+        assert!(!fits(&Wanted::Json(properties(1000)), r#"{"field_1": "5"}"#));
+        let tokenizer = nano_tokenizer();
+        let grammars = Grammars::new(&tokenizer, tokenizer.special_id("<|user|>").unwrap()).unwrap();
+        let error = grammars.constraint(&Wanted::Json(properties(1001))).unwrap_err();
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(error.message.contains("1001 properties"), "{}", error.message);
+        // Several tools with such schemas are more than one row holds: refused, whenever that is seen.
+        let tools = (0..4).map(|index| (format!("tool_{index}"), properties(1000))).collect();
+        let many = grammars.constraint(&Wanted::Calls { tools, takes_many: true });
+        assert!(many.map_or_else(|error| error.kind == Kind::Invalid, |_| true));
+    }
+
+    #[test]
+    fn a_chain_of_references_does_not_overflow_the_stack() {
+        let tokenizer = nano_tokenizer();
+        let grammars = Grammars::new(&tokenizer, tokenizer.special_id("<|user|>").unwrap()).unwrap();
+        let chain = |count: usize| {
+            let definitions: serde_json::Map<String, Value> = (0..count)
+                .map(|index| {
+                    let next = json!({ "$ref": format!("#/$defs/d{}", index + 1) });
+                    (format!("d{index}"), json!({ "type": "object", "properties": { "x": next } }))
+                })
+                .chain([(format!("d{count}"), json!({ "type": "integer" }))])
+                .collect();
+            Wanted::Json(json!({ "$ref": "#/$defs/d0", "$defs": definitions }))
+        };
+        grammars.constraint(&chain(500)).unwrap();
+        let error = grammars.constraint(&chain(5000)).unwrap_err();
+        assert!(error.message.contains("$ref"), "{}", error.message);
     }
 
     #[test]

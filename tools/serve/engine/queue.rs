@@ -104,10 +104,8 @@ impl Queue {
     pub(crate) fn close(&self, why: &ApiError) {
         let mut state = self.state();
         state.closed = Some(why.clone());
-        for job in state.jobs.drain(..) {
-            // Who does not listen does not wait.
-            let _ = job.events.try_send(Event::Failed(why.clone()));
-        }
+        drop(state);
+        self.fail_all(why);
     }
 
     /// The same, and the engine's thread ends when it has finished what it does.
@@ -196,6 +194,25 @@ impl Queue {
     pub(crate) fn wake(&self) {
         self.state().is_woken = true;
         self.changed.notify_all();
+    }
+
+    /// Waits until a job is there or somebody wakes the engine's thread; not so when nothing will come any more.
+    pub(crate) fn wait(&self) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.is_ending || !state.jobs.is_empty() || state.is_woken {
+                return !state.is_ending;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends those that wait now; others may come.
+    pub(crate) fn fail_all(&self, why: &ApiError) {
+        for job in self.state().jobs.drain(..) {
+            // Who does not listen does not wait.
+            let _ = job.events.try_send(Event::Failed(why.clone()));
+        }
     }
 
     fn forget(&self, number: u64) {

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) slot_requests: Requests,
     facts: OnceLock<Facts>,
     is_halted: AtomicBool,
+    is_released: AtomicBool,
 }
 
 impl Shared {
@@ -56,6 +57,7 @@ impl Shared {
             slot_requests: Requests::default(),
             facts: OnceLock::new(),
             is_halted: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
         }
     }
 
@@ -73,6 +75,16 @@ impl Shared {
     /// Nothing that is begun is to be finished.
     pub(crate) fn halt(&self) {
         self.is_halted.store(true, Ordering::Relaxed);
+    }
+
+    /// The engine was closed because nobody asked for long, or is open again.
+    pub(crate) fn set_released(&self, is_released: bool) {
+        self.is_released.store(is_released, Ordering::Relaxed);
+        self.metrics.released(is_released);
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_halted(&self) -> bool {

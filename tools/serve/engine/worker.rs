@@ -7,7 +7,7 @@
 //!   it; a step that fails for several is tried again for each alone, so that a fault of one is not that of others.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::base::limits::STEP_SEQUENCES_MAX;
@@ -18,10 +18,11 @@ use flint_rt::model::{ModelError, Want};
 use flint_rt::sample::{SampleError, Sampler, log_probabilities, top_n};
 use flint_rt::text::chat::Marker;
 
-use super::backend::{Backend, Feed, Outputs, is_device_lost};
+use super::backend::{Backend, Counters, Feed, Outputs, is_device_lost};
 use super::board::SlotView;
 use super::constraint::Constraint;
 use super::job::{End, Event, Job, Numbers, Progress, Summary};
+use super::log;
 use super::prefix_store::{PrefixOptions, PrefixStore};
 use super::queue::Next;
 use super::reply::{Reply, TokenInfo};
@@ -54,6 +55,16 @@ struct Running {
     first_token_at: Instant,
     /// Whether its slot holds what is re-used of its prompt, and nothing else.
     is_settled: bool,
+    /// The engine's counters when it began.
+    counters: Counters,
+}
+
+/// Why the thread has nothing to do.
+pub(crate) enum Rest {
+    /// Nobody asked for long; this is kept for those who will.
+    Idle(PrefixStore),
+    /// Nobody will ask any more.
+    End,
 }
 
 /// How a step left a job.
@@ -84,6 +95,9 @@ pub(crate) struct Worker<B: Backend> {
     turns: Turns,
     jobs: u64,
     steps: u32,
+    /// After which time without a job the engine is given back.
+    idle_release: Option<Duration>,
+    idle_since: Instant,
 }
 
 /// Gives a step up when nobody waits for any of its jobs.
@@ -99,14 +113,16 @@ impl PrefillObserver for StepWatch<'_> {
 }
 
 impl<B: Backend> Worker<B> {
-    /// Opens `slots` sessions, and what is kept beside them.
+    /// Opens `slots` sessions, and what is kept beside them, unless an earlier worker left that in `kept`.
     ///
     /// # Errors
     /// When the device has too little memory, or a folder cannot be used.
     pub(crate) fn new(
         mut backend: B,
         slots: u32,
+        idle_release: Option<Duration>,
         prefix: &PrefixOptions,
+        kept: &mut Option<PrefixStore>,
         shared: Arc<Shared>,
     ) -> Result<Self, EngineError> {
         let facts = backend.facts();
@@ -115,7 +131,10 @@ impl<B: Backend> Worker<B> {
             .collect::<Result<Vec<_>, EngineError>>()?;
         shared.board.reset(slots.len(), facts.context_len);
         let worker = Self {
-            store: PrefixStore::open(prefix, &backend, slots.len())?,
+            store: match kept.take() {
+                Some(store) => store,
+                None => PrefixStore::open(prefix, &backend, slots.len())?,
+            },
             stop_ids: facts.stops.entries().iter().map(|(id, _)| *id).collect(),
             think_close: Marker::ThinkClose.id(&facts.tokenizer).ok(),
             backend,
@@ -124,14 +143,16 @@ impl<B: Backend> Worker<B> {
             turns: Turns::default(),
             jobs: 0,
             steps: 0,
+            idle_release,
+            idle_since: Instant::now(),
             shared,
         };
         worker.publish();
         Ok(worker)
     }
 
-    /// Works until the queue ends; then says what was wrong with the engine, if anything.
-    pub(crate) fn run(mut self) -> Result<(), String> {
+    /// Works until the queue ends or nobody has asked for long; then says what was wrong with the engine, if anything.
+    pub(crate) fn run(mut self) -> Result<Rest, String> {
         loop {
             self.store.serve(&self.shared.slot_requests, |index| self.slots[index].running.is_none());
             loop {
@@ -146,6 +167,9 @@ impl<B: Backend> Worker<B> {
                         if is_idle {
                             self.backend.rest();
                             self.publish();
+                            if self.idle_release.is_some_and(|after| self.idle_since.elapsed() >= after) {
+                                return self.let_go();
+                            }
                         }
                         break;
                     }
@@ -154,13 +178,22 @@ impl<B: Backend> Worker<B> {
                         let is_given_up = || self.shared.is_halted();
                         let metrics = &self.shared.metrics.prefix;
                         self.store.finish(&mut self.backend, sessions, &is_given_up, metrics);
-                        return self.backend.close();
+                        return self.backend.close().map(|()| Rest::End);
                     }
                     Next::End => break,
                 }
             }
             self.turn();
         }
+    }
+
+    /// Gives the engine back, but keeps what its slots hold.
+    fn let_go(mut self) -> Result<Rest, String> {
+        let sessions = self.slots.iter().map(|slot| &slot.session);
+        let is_given_up = || self.shared.is_halted();
+        self.store.let_go(&mut self.backend, sessions, &is_given_up, &self.shared.metrics.prefix);
+        self.backend.close()?;
+        Ok(Rest::Idle(self.store))
     }
 
     /// Whether a slot does no job, and nothing is being saved of it or restored to it.
@@ -209,6 +242,7 @@ impl<B: Backend> Worker<B> {
             began: now,
             first_token_at: now,
             is_settled: false,
+            counters: self.backend.counters(),
             job,
         };
         slot.running = Some(running);
@@ -366,20 +400,18 @@ impl<B: Backend> Worker<B> {
                 // Heard only where it is the server that gives up.
                 running.send(Event::Failed(stopping()));
                 self.shared.metrics.cancelled();
-                tracing::info!(
-                    job = running.job.number,
-                    reply_tokens = running.numbers.reply_tokens,
-                    "given up"
-                );
+                self.log(&running, "given up");
             }
             Outcome::Failed(error) => self.fail(&running, &error),
             Outcome::Refused(error) => {
                 self.shared.metrics.failed();
+                self.log(&running, "refused");
                 running.send(Event::Failed(error));
             }
         }
         self.show(index);
         if self.slots[index].running.is_none() {
+            self.idle_since = Instant::now();
             self.publish();
         }
     }
@@ -480,19 +512,12 @@ impl<B: Backend> Worker<B> {
             let _ = events.try_send(Event::Piece(piece, numbers));
         });
         self.shared.metrics.finished(&end, &numbers);
-        tracing::info!(
-            job = running.job.number,
-            prompt_tokens = numbers.prompt_tokens,
-            cached_tokens = numbers.cached_tokens,
-            reply_tokens = numbers.reply_tokens,
-            queued_ms = millis(numbers.queued),
-            first_token_ms = millis(numbers.prompt),
-            reply_ms = millis(numbers.reply),
-            end = match end {
+        self.log(
+            &running,
+            match end {
                 End::Length => "length",
                 End::Stop | End::StopString(_) => "stop",
             },
-            "done"
         );
         running.send(Event::Done(Summary { end, numbers, tail }));
     }
@@ -500,6 +525,7 @@ impl<B: Backend> Worker<B> {
     fn fail(&self, running: &Running, error: &EngineError) {
         tracing::error!(job = running.job.number, "a step failed: {error}");
         self.shared.metrics.failed();
+        self.log(running, "failed");
         running.send(Event::Failed(told(error)));
         self.close_if_lost(error);
     }
@@ -511,6 +537,11 @@ impl<B: Backend> Worker<B> {
                 ApiError::new(Kind::Unavailable, "the GPU was lost: the server has to be started again");
             self.shared.queue.close(&why);
         }
+    }
+
+    /// The line of one request.
+    fn log(&self, running: &Running, end: &'static str) {
+        log::ended(running.job.number, &running.numbers, &running.counters, &self.backend.counters(), end);
     }
 
     fn show(&self, index: usize) {
@@ -561,11 +592,6 @@ fn constraint_of(running: &mut Running) -> Option<&mut Constraint> {
 /// What those are told whose replies end with the server.
 pub(crate) fn stopping() -> ApiError {
     ApiError::later(Kind::Unavailable, "the server is stopping", 10)
-}
-
-/// Milliseconds for a log.
-fn millis(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The log-probability of `token`, and the `count` best with theirs.

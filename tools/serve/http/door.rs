@@ -58,13 +58,13 @@ impl Door {
         Ok(Self { keys, origins, is_local: addresses.iter().all(|address| address.ip().is_loopback()) })
     }
 
-    /// Whether the request comes from a page, and may.
+    /// Whether the request comes from a page, and may; by a socket file, which has no name that could lead elsewhere, or not.
     ///
     /// # Errors
     /// When it may not.
-    pub(crate) fn check_page(&self, headers: &HeaderMap) -> Result<Page, ApiError> {
+    pub(crate) fn check_page(&self, headers: &HeaderMap, is_by_file: bool) -> Result<Page, ApiError> {
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        if self.is_local && host.is_some_and(|host| !is_local_host(host)) {
+        if self.is_local && !is_by_file && host.is_some_and(|host| !is_local_host(host)) {
             return Err(ApiError::new(
                 Kind::Permission,
                 "this server answers to names of this machine only: ask for localhost or 127.0.0.1",
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn names_of_other_machines_are_refused_on_loopback() {
         let local = door(&[], Origins::None, "127.0.0.1:8484");
-        let check = |door: &Door, host| door.check_page(&headers(&[("host", host)]));
+        let check = |door: &Door, host| door.check_page(&headers(&[("host", host)]), false);
         for host in
             ["localhost", "localhost:8484", "127.0.0.1:8484", "[::1]:8484", "127.9.9.9", "a.localhost:1"]
         {
@@ -195,7 +195,7 @@ mod tests {
     fn pages_may_ask_as_the_rules_say() {
         let may = |origins: Origins, origin| {
             let headers = headers(&[("host", "127.0.0.1:8484"), ("origin", origin)]);
-            door(&[], origins, "127.0.0.1:8484").check_page(&headers).is_ok()
+            door(&[], origins, "127.0.0.1:8484").check_page(&headers, false).is_ok()
         };
         assert!(may(Origins::None, "http://127.0.0.1:8484"));
         assert!(!may(Origins::None, "http://localhost:3000"));

@@ -24,6 +24,8 @@ pub(crate) struct EventBody {
     calls: Option<Calls>,
     ping: Duration,
     silent_until: Pin<Box<Sleep>>,
+    /// Done when the client closes its sending side: a ping shows whether it is still there.
+    half_closed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Written and not yet sent.
     out: String,
     is_over: bool,
@@ -31,10 +33,25 @@ pub(crate) struct EventBody {
 
 impl EventBody {
     /// Begins with what the answer says before anything is computed.
-    pub(crate) fn new(jobs: Jobs, mut answer: Box<dyn Answer>, calls: Option<Calls>, ping: Duration) -> Self {
+    pub(crate) fn new(
+        jobs: Jobs,
+        mut answer: Box<dyn Answer>,
+        calls: Option<Calls>,
+        ping: Duration,
+        half_closed: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
         let mut out = String::new();
         answer.begin(&mut out);
-        Self { jobs, answer, calls, ping, silent_until: Box::pin(sleep(ping)), out, is_over: false }
+        Self {
+            jobs,
+            answer,
+            calls,
+            ping,
+            silent_until: Box::pin(sleep(ping)),
+            half_closed: Some(Box::pin(half_closed)),
+            out,
+            is_over: false,
+        }
     }
 
     fn write(&mut self, index: usize, event: Event, is_last: bool) {
@@ -87,7 +104,11 @@ impl Body for EventBody {
             if this.is_over {
                 return Poll::Ready(None);
             }
-            if this.silent_until.as_mut().poll(context).is_pending() {
+            let is_half_closed =
+                this.half_closed.as_mut().is_some_and(|closed| closed.as_mut().poll(context).is_ready());
+            if is_half_closed {
+                this.half_closed = None;
+            } else if this.silent_until.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
             this.out.push_str(this.answer.ping());

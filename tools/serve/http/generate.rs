@@ -1,5 +1,7 @@
 //! Requests for a reply: read, checked, queued, and answered whole or as a stream.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract;
 use axum::response::Response;
@@ -11,6 +13,7 @@ use super::events::EventBody;
 use super::jobs::Jobs;
 use super::reply;
 use super::state::{Shown, now_s};
+use super::talk::Talk;
 use crate::engine::job::Event;
 use crate::limits::{BLOCKING_BYTES, BODY_WORK_MIB};
 use crate::random;
@@ -59,12 +62,14 @@ pub(crate) async fn answer(
 }
 
 async fn generate(interface: Interface, state: &Shown, request: Request<Body>) -> Result<Response, ApiError> {
+    let talk = request.extensions().get::<Arc<Talk>>().cloned().unwrap_or_default();
     let Prepared { generations, mut answer, streams, calls } =
         with_body(state, request, move |model, body| (interface.prepare)(model, &body, now_s())).await?;
     let mut jobs = Jobs::submit(&state.shared.queue, generations)?;
     if streams {
         // Before anything is computed: clients give up on a server that does not say so much for minutes.
-        return Ok(reply::stream(Body::new(EventBody::new(jobs, answer, calls, state.ping))));
+        let events = EventBody::new(jobs, answer, calls, state.ping, talk.half_closed());
+        return Ok(reply::stream(Body::new(events)));
     }
     let (mut replies, mut pieces) = (Vec::new(), Vec::new());
     while let Some((_, event, _)) = jobs.next().await {

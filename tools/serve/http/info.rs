@@ -30,6 +30,10 @@ pub(crate) fn told(answer: Answer) -> Response {
 /// `GET /health`: whether it lives and can work.
 pub(crate) async fn health(State(state): State<Shown>) -> Response {
     told(match state.shared.queue.closed() {
+        // Whether it holds its memory, for those who give it back.
+        None if state.shared.is_released() => {
+            Ok(reply::json(&json!({ "status": "ok", "engine": "released" })))
+        }
         None => Ok(reply::json(&json!({ "status": "ok" }))),
         Some(why) if state.model.get().is_none() => Err(ApiError {
             message: format!("{} ({} % of the weights)", why.message, state.shared.loading.percent()),
@@ -108,6 +112,7 @@ pub(crate) async fn props(State(state): State<Shown>) -> Response {
                 },
             },
             "total_slots": state.shared.board.look().0.len(),
+            "is_sleeping": state.shared.is_released(),
             "model_alias": model.name,
             "model_name": facts.name,
             "model_path": state.file_name,
@@ -157,6 +162,14 @@ pub(crate) async fn metrics(State(state): State<Shown>) -> Response {
     let name = HeaderName::from_static("process-start-time-unix");
     response.headers_mut().insert(name, state.started_s.into());
     response
+}
+
+/// What all paths take and give.
+pub(crate) const OPENAPI: &str = include_str!("../openapi.json");
+
+/// `GET /openapi.json`
+pub(crate) async fn openapi() -> Response {
+    reply::with_type("application/json", Body::from(OPENAPI))
 }
 
 /// `POST /tokenize`: `content` to `tokens`.

@@ -14,4 +14,7 @@ pub(crate) mod listener;
 pub(crate) mod reply;
 pub(crate) mod routes;
 pub(crate) mod slots;
+pub(crate) mod socket;
 pub(crate) mod state;
+pub(crate) mod talk;
+pub(crate) mod unix;

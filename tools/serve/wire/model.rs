@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::error::{ApiError, Kind};
 use super::fields::Fields;
-use super::messages::ChatMessage;
+use super::messages::{ChatMessage, object};
 use super::params::{Defaults, Params};
 use crate::chat::form::{Asked, ChatForm, Rendered};
 use crate::engine::backend::Facts;
@@ -177,7 +177,37 @@ pub(crate) fn listed_tools<'f>(fields: &Fields<'f>) -> Result<&'f [Value], ApiEr
             fields.refuse("tools", format_args!("has {count} entries, at most {TOOLS_MAX} are taken"))
         );
     }
+    list.iter().enumerate().try_for_each(|(index, tool)| check_tool(index, tool))?;
     Ok(list)
+}
+
+/// Refuses a tool whose known fields are of the wrong kind, in any interface's form.
+fn check_tool(index: usize, tool: &Value) -> Result<(), ApiError> {
+    let place = format!("tools[{index}].");
+    let fields = Fields::within(object(tool, place.trim_end_matches('.'))?, &place);
+    let kind = fields.text("type")?;
+    let check = |fields: &Fields<'_>, schema: &str| -> Result<(), ApiError> {
+        match fields.text("name")? {
+            None | Some("") => return Err(fields.refuse("name", "is missing")),
+            Some(_) => {}
+        }
+        fields.text("description")?;
+        fields.flag("strict")?;
+        fields.object(schema).map(|_| ())
+    };
+    if fields.get("input_schema").is_some() {
+        return check(&fields, "input_schema");
+    }
+    match (kind, fields.object("function")?) {
+        (Some("function"), Some(function)) => {
+            let place = format!("{place}function.");
+            check(&Fields::within(function, &place), "parameters")
+        }
+        (Some("function"), None) => check(&fields, "parameters"),
+        // The provider's own, whose fields are none of ours.
+        (Some(_), _) => Ok(()),
+        (None, _) => Err(fields.refuse("type", "is missing")),
+    }
 }
 
 /// Whether no tool is to be called.
@@ -330,6 +360,45 @@ pub(crate) mod tests {
         assert_eq!(thought(r#"{"thinking_budget_tokens":0}"#).thinking, Thinking::Off);
         assert_eq!(thought(r#"{"thinking_token_budget":9}"#).tokens_max, Some(9));
         assert_eq!(thought(r#"{"thinking_budget_tokens":-1}"#).tokens_max, None);
+    }
+
+    #[test]
+    fn tools_of_the_wrong_kind_are_named() {
+        let listed = |tools: Value| {
+            let map = json!({ "tools": tools });
+            listed_tools(&Fields::new(map.as_object().unwrap())).map(<[Value]>::len)
+        };
+        for (tools, param) in [
+            (json!([null]), "tools[0]"),
+            (json!([{ "type": "web_search" }, 5]), "tools[1]"),
+            (json!([{}]), "tools[0].type"),
+            (json!([{ "type": 5 }]), "tools[0].type"),
+            (json!([{ "type": "function" }]), "tools[0].name"),
+            (json!([{ "type": "function", "name": "" }]), "tools[0].name"),
+            (json!([{ "type": "function", "function": "f" }]), "tools[0].function"),
+            (json!([{ "type": "function", "function": {} }]), "tools[0].function.name"),
+            (json!([{ "type": "function", "function": { "name": 5 } }]), "tools[0].function.name"),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "description": 5 } }]),
+                "tools[0].function.description",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "parameters": "x" } }]),
+                "tools[0].function.parameters",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "f", "strict": 1 } }]),
+                "tools[0].function.strict",
+            ),
+            (json!([{ "name": 5, "input_schema": {} }]), "tools[0].name"),
+            (json!([{ "name": "f", "input_schema": [] }]), "tools[0].input_schema"),
+        ] {
+            let error = listed(tools.clone()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{tools}: {}", error.message);
+        }
+        let good = json!([{ "type": "function", "function": { "name": "f", "parameters": null } },
+            { "type": "namespace", "name": 5 }, { "name": "f", "input_schema": {} }, { "type": "function", "name": "f" }]);
+        assert_eq!(listed(good), Ok(4));
     }
 
     #[test]

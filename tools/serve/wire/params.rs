@@ -1,6 +1,7 @@
 //! How a reply is to be made: the fields that all interfaces share, in the spellings of OpenAI, llama-server and vLLM. Pure.
 
 use flint_rt::base::ids::TokenId;
+use flint_rt::engine::SamplingAdvice;
 use flint_rt::sample::{OptionsError, SamplerOptions};
 use flint_rt::text::chat::Thinking;
 use serde_json::Value;
@@ -12,14 +13,24 @@ use crate::limits::{BIASES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOP_LOGPROBS_MAX};
 /// What holds where a request says nothing.
 #[derive(Debug, Clone)]
 pub struct Defaults {
-    /// How tokens are chosen; its seed counts only where [`Self::has_seed`].
+    /// How tokens are chosen where neither [`Self::asked`] nor the model's file says so; its seed counts only where
+    /// [`Self::has_seed`].
     pub sampling: SamplerOptions,
+    /// What whoever started the server asked for; it goes before the model's file.
+    pub asked: SamplingAdvice,
     /// Whether every reply is drawn with that seed; else each has its own.
     pub has_seed: bool,
     /// Tokens of a reply at most; to the end of the context if `None`.
     pub tokens_max: Option<u32>,
     /// Whether a chat reply begins within a thought.
     pub thinking: Thinking,
+}
+
+impl Defaults {
+    /// The same for a model whose file gives this advice.
+    pub(crate) fn for_model(self, advice: &SamplingAdvice) -> Self {
+        Self { sampling: self.asked.over(advice.over(self.sampling)), ..self }
+    }
 }
 
 /// What a request says of its reply.
@@ -211,6 +222,7 @@ pub(crate) mod tests {
     pub(crate) fn defaults() -> Defaults {
         Defaults {
             sampling: SamplerOptions::recommended(7),
+            asked: SamplingAdvice::default(),
             has_seed: true,
             tokens_max: None,
             thinking: Thinking::Auto,
@@ -227,6 +239,14 @@ pub(crate) mod tests {
         assert_eq!(got, params("{}").unwrap());
         assert_eq!(got.sampling, SamplerOptions::recommended(7));
         assert_eq!((got.tokens_max, got.tokens_min, got.reuses_prefix), (None, 0, true));
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file_and_that_before_the_maker() {
+        let asked = SamplingAdvice { top_k: Some(5), ..SamplingAdvice::default() };
+        let file = SamplingAdvice { top_k: Some(40), temperature: Some(0.6), ..SamplingAdvice::default() };
+        let got = Defaults { asked, ..defaults() }.for_model(&file).sampling;
+        assert_eq!((got.top_k, got.temperature, got.top_p), (5, 0.6, SamplerOptions::recommended(0).top_p));
     }
 
     #[test]

@@ -361,6 +361,7 @@ mod tests {
         };
         let (_, always) = seconds_with(&wrong, of(false), 0.4);
         let (_, judged) = seconds_with(&wrong, of(true), 0.4);
-        assert_eq!((always, judged), (399, 48), "three windows of 400 tokens");
+        // Three windows of 16 tokens, of which the first token had no guess.
+        assert_eq!((always, judged), (399, 47), "of 400 tokens");
     }
 }

@@ -3,7 +3,7 @@
 //! - In: a [`Snapshot`] and a path; or a path, and the model that it must be of. Out: a file, which appears whole or not at all; or
 //!   the same snapshot.
 //! - Invariants: every byte is covered by a checksum or compared with what it must be. Counts are bounded, then compared with the
-//!   file's length, before anything is made room for. Each sum covers the head's sum and the section's number, so that
+//!   file's length, before anything is made room for. Each sum covers the sum before it too, so that
 //!   sections of two files do not mix.
 //!
 //! ```text
@@ -113,10 +113,10 @@ impl Snapshot {
         // Says that it is being written; where there are no locks nobody can ask.
         let _ = file.try_lock();
         let mut writer = Writer { file: &file, path, is_given_up, written: 0 };
-        let (head, head_sum) = self.head();
+        let (head, mut sum) = self.head();
         writer.write(&head)?;
-        for (number, section) in (0..).zip(self.sections()) {
-            let sum = section_sum(head_sum, number, &section);
+        for section in self.sections() {
+            sum = section_sum(sum, &section);
             writer.write(&section)?;
             writer.write(&sum.to_le_bytes())?;
         }
@@ -224,10 +224,10 @@ fn head_bytes(layers: usize, cuts: usize) -> usize {
     FIXED_BYTES + 4 * layers + 8 * cuts + 16
 }
 
-fn section_sum(head_sum: u128, number: u32, bytes: &[u8]) -> u128 {
+/// Of a section behind what has the sum `before`.
+fn section_sum(before: u128, bytes: &[u8]) -> u128 {
     let mut sum = XxHash3_128::new();
-    sum.write(&head_sum.to_le_bytes());
-    sum.write(&number.to_le_bytes());
+    sum.write(&before.to_le_bytes());
     sum.write(bytes);
     sum.finish_128()
 }
@@ -257,7 +257,8 @@ struct Reader<'a> {
     file: File,
     path: &'a Path,
     head: SnapshotHead,
-    head_sum: u128,
+    /// Of the head, or of the section that was read last.
+    sum: u128,
     section: u32,
 }
 
@@ -338,7 +339,7 @@ impl<'a> Reader<'a> {
         if wanted != len_bytes {
             return Err(short(wanted));
         }
-        let mut reader = Self { file, path, head: head.clone(), head_sum, section: 0 };
+        let mut reader = Self { file, path, head: head.clone(), sum: head_sum, section: 0 };
         let tokens = reader.section("the list of tokens", tokens as u64 * 4)?;
         head.tokens = tokens.chunks_exact(4).map(|id| word(id, 0)).collect();
         reader.head = head;
@@ -353,12 +354,12 @@ impl<'a> Reader<'a> {
         // It was long enough a moment ago.
         self.file.read_exact(&mut sum).map_err(failed("read", self.path))?;
         let wanted = u128::from_le_bytes(sum);
-        let got = section_sum(self.head_sum, self.section, &section);
+        let got = section_sum(self.sum, &section);
         if got != wanted || section.len() as u64 != bytes {
             let what = format!("section {} ({what})", self.section);
             return Err(SnapshotError::Damaged { path: self.path.to_owned(), what, wanted, got });
         }
-        self.section += 1;
+        (self.sum, self.section) = (got, self.section + 1);
         Ok(section)
     }
 }

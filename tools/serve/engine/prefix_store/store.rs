@@ -296,6 +296,40 @@ impl PrefixStore {
         }
     }
 
+    /// Keeps in host memory what the slots hold, whose sessions are about to go; until `is_given_up`.
+    pub(crate) fn let_go<'s, B: Backend>(
+        &mut self,
+        backend: &mut B,
+        sessions: impl Iterator<Item = &'s B::Session>,
+        is_given_up: &dyn Fn() -> bool,
+        metrics: &PrefixMetrics,
+    ) where
+        B::Session: 's,
+    {
+        if self.memory.is_on() {
+            self.take_in(backend, sessions, is_given_up, metrics);
+        }
+        self.slots.iter_mut().for_each(|slot| *slot = Slot::new());
+    }
+
+    fn take_in<'s, B: Backend>(
+        &mut self,
+        backend: &mut B,
+        sessions: impl Iterator<Item = &'s B::Session>,
+        is_given_up: &dyn Fn() -> bool,
+        metrics: &PrefixMetrics,
+    ) where
+        B::Session: 's,
+    {
+        for (index, session) in sessions.enumerate() {
+            match self.last_snapshot(index, backend, session, is_given_up, metrics) {
+                Ok(Some(snapshot)) => self.memory.insert(snapshot),
+                Ok(None) => {}
+                Err(error) => tracing::warn!("a conversation was not kept: {error}"),
+            }
+        }
+    }
+
     /// Writes what is not on disk yet, slots included, if there is a folder; until `is_given_up`.
     pub(crate) fn finish<'s, B: Backend>(
         &mut self,
@@ -310,13 +344,7 @@ impl PrefixStore {
         if self.disk.is_some() {
             // Those first that a slot's might take the place of; what is on disk already is not written again.
             self.write_all(&files, is_given_up);
-            for (index, session) in sessions.enumerate() {
-                match self.last_snapshot(index, backend, session, is_given_up, metrics) {
-                    Ok(Some(snapshot)) => self.memory.insert(snapshot),
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!("a conversation was not kept: {error}"),
-                }
-            }
+            self.take_in(backend, sessions, is_given_up, metrics);
             self.write_all(&files, is_given_up);
             tracing::info!(
                 bytes = self.memory.bytes(),

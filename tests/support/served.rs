@@ -1,4 +1,4 @@
-//! `flint-rt serve` by the real binary, as tests run it.
+//! The real binary, serving, as tests run it.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
@@ -13,7 +13,7 @@ use crate::http_client::Client;
 use crate::program::{Ran, program};
 
 /// Compiled kernels, for all tests of this file.
-static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+pub(crate) static CACHE: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
 pub(crate) fn command(home: &TempDir, args: &[&str]) -> Command {
     let mut command = program(&["FLINT_RT_DEVICE", "FLINT_RT_VALIDATION"]);
@@ -34,24 +34,30 @@ pub(crate) fn run(args: &[&str]) -> Ran {
 
 /// The program, serving.
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) client: Client,
     stderr: BufReader<std::process::ChildStderr>,
     /// What it said until it was ready.
-    said: String,
+    pub(crate) said: String,
     _home: TempDir,
 }
 
 impl Server {
     /// Waits until it is ready; none where there is no device.
-    #[expect(clippy::zombie_processes, reason = "it is waited for when the server is dropped")]
     pub(crate) fn start(test: &str, args: &[&str]) -> Option<Self> {
         if run(&["devices"]).code != Some(0) {
             eprintln!("SKIPPED {test}, no Vulkan device");
             return None;
         }
         let home = tempfile::tempdir().unwrap();
-        let mut child = command(&home, &[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
+        let command = command(&home, &[&["serve", "--port", "0"], args].concat());
+        Some(Self::run(command, home))
+    }
+
+    /// Waits until what `command` runs is ready.
+    #[expect(clippy::zombie_processes, reason = "it is waited for when the server is dropped")]
+    pub(crate) fn run(mut command: Command, home: TempDir) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let (mut said, mut address) = (String::new(), None);
         loop {
@@ -62,8 +68,9 @@ impl Server {
             }
             said.push_str(&line);
             if line.starts_with("flint-rt: ready") {
-                let client = Client(address.unwrap());
-                return Some(Self { child, client, stderr, said, _home: home });
+                // Where it listens on a socket file, nobody asks at an address.
+                let client = Client(address.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
+                return Self { child, client, stderr, said, _home: home };
             }
         }
     }
