@@ -3,7 +3,11 @@
 //! Programs are compiled with `cc` against a library that `tools/install-capi` has installed. Where there is no compiler, the
 //! tests say so and pass.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
 
 #[path = "capi/host_pool.rs"]
 mod host_pool;
@@ -177,8 +181,10 @@ fn constant(name: &str) -> String {
     found.unwrap_or_else(|| panic!("the header defines no FLINT_RT_{name}")).1
 }
 
-/// The structs that may grow: name in the header, size, members.
-fn structs() -> Vec<(&'static str, usize, &'static [(&'static str, usize, usize)])> {
+/// A struct that may grow: its name in the header, its size, and of its members name, offset and size.
+type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
+
+fn structs() -> Vec<Layout> {
     macro_rules! list {
         ($($c:literal $rust:ident;)*) => {
             vec![$(($c, size_of::<types::$rust>(), types::$rust::MEMBERS),)*]
