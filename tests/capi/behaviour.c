@@ -100,6 +100,18 @@ static void structs_of_other_versions(void) {
     options.known.struct_size = 1;
     GIVES(FLINT_RT_ERR_ARGUMENT, session,
           flint_rt_session_generate(session, NULL, prompt, prompt_count, &options.known, NULL));
+    options.known.struct_size = (size_t)-1;
+    GIVES(FLINT_RT_ERR_ARGUMENT, session,
+          flint_rt_session_generate(session, NULL, prompt, prompt_count, &options.known, NULL));
+    /* An answer that cannot be written is told before anything is computed. */
+    flint_rt_generate_result result = {0};
+    uint32_t token;
+    size_t count = 9;
+    WORKS(session, flint_rt_session_truncate(session, 0, NULL));
+    GIVES(FLINT_RT_ERR_ARGUMENT, session,
+          flint_rt_session_generate(session, NULL, prompt, prompt_count, NULL, &result));
+    WORKS(session, flint_rt_session_tokens(session, &token, 1, &count));
+    HOLDS(count == 0);
     WORKS(NULL, flint_rt_session_free(session));
 }
 

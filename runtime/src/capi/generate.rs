@@ -107,6 +107,9 @@ pub(super) extern "C" fn flint_rt_session_generate(
 ) -> Status {
     handles::with::<Session>(session, |session| {
         let (prompt, options) = (prompt.slice(prompt_count, "prompt")?, options.read("options")?);
+        if !result.is_null() {
+            result.check("result")?;
+        }
         let sampler = if sampler == 0 { None } else { Some(handles::find::<Sampler>(sampler)?) };
         let (mut state, mut engine) = session.begin()?;
         let mut given = sampler.as_ref().map(|sampler| sampler.state.enter()).transpose()?;
@@ -119,7 +122,7 @@ pub(super) extern "C" fn flint_rt_session_generate(
             options: &options,
             cancel: &session.cancel,
             detokenizer: Detokenizer::new(&session.model.tokenizer),
-            text: String::new(),
+            text: String::with_capacity(256),
             is_over: false,
         };
         let sampler = given.as_mut().map(|given| &mut given.sampler).or(own.as_mut());

@@ -79,6 +79,18 @@ fn missing(what: &str) -> Fault {
     Fault::argument(format!("{what} is null"))
 }
 
+/// No struct of any version is as large: a caller who did not set the size is told so, where what lies there is no number of bytes.
+const STRUCT_BYTES_MAX: usize = 64 << 10;
+
+fn check_size(size: usize, what: &str) -> Result<(), Fault> {
+    if (size_of::<usize>()..=STRUCT_BYTES_MAX).contains(&size) {
+        return Ok(());
+    }
+    Err(Fault::argument(format!(
+        "{what}: struct_size is {size}: set it to sizeof, or call its _init function"
+    )))
+}
+
 impl<T: Versioned> In<T> {
     /// The caller's struct, or the default where there is none. Members that the caller's header does not have are the default's.
     ///
@@ -93,11 +105,7 @@ impl<T: Versioned> In<T> {
         check_array(self.0, 1, what)?;
         // SAFETY: not null, so by the module's invariant a struct that begins with its size; aligned, checked above.
         let size = unsafe { self.0.cast::<usize>().read() };
-        if size < size_of::<usize>() {
-            return Err(Fault::argument(format!(
-                "{what}: struct_size is {size}: call its _init function first"
-            )));
-        }
+        check_size(size, what)?;
         let known = T::whole(size);
         // SAFETY:
         // - The caller says that its struct has `size` bytes, and `known` is at most that and at most what `value` has.
@@ -230,9 +238,7 @@ impl<T: Versioned> Out<T> {
     /// # Errors
     /// When it is null, or `size` is below that of the first member.
     pub(super) fn init(&self, size: usize, what: &str) -> Result<(), Fault> {
-        if size < size_of::<usize>() {
-            return Err(Fault::argument(format!("{what}: a struct_size of {size} is none")));
-        }
+        check_size(size, what)?;
         self.need(what)?;
         self.write_sized(&T::default(), size);
         Ok(())
@@ -241,16 +247,22 @@ impl<T: Versioned> Out<T> {
     /// Fills as much of the caller's struct as its `struct_size` says that there is, with `value`.
     ///
     /// # Errors
-    /// When it is null, or its `struct_size` is below that of the first member.
+    /// As [`Self::check`].
     pub(super) fn fill(&self, value: &T, what: &str) -> Result<(), Fault> {
+        self.write_sized(value, self.check(what)?);
+        Ok(())
+    }
+
+    /// The size of the caller's struct, for calls that want to know early whether it can be filled.
+    ///
+    /// # Errors
+    /// When it is null, or its `struct_size` is none.
+    pub(super) fn check(&self, what: &str) -> Result<usize, Fault> {
         self.need(what)?;
         // SAFETY: not null and aligned, checked above; by the header the first member, the size, was set by the caller.
         let size = unsafe { self.0.cast::<usize>().read() };
-        if size < size_of::<usize>() {
-            return Err(Fault::argument(format!("{what}: struct_size is {size}: set it to sizeof first")));
-        }
-        self.write_sized(value, size);
-        Ok(())
+        check_size(size, what)?;
+        Ok(size)
     }
 
     fn write_sized(&self, value: &T, size: usize) {

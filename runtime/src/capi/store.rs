@@ -45,7 +45,7 @@ fn info_of(source: &Source, config: &FlintConfig) -> StoreInfo {
         down_bytes: record.down_bytes,
         ..StoreInfo::default()
     };
-    put_text(&mut info.block_format, &TensorKind::Q4_1.name());
+    put_text(&mut info.block_format, TensorKind::Q4_1.name());
     info
 }
 

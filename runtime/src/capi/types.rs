@@ -311,6 +311,3 @@ pub(super) fn put_text(target: &mut [c_char], text: &str) {
     target.fill(0);
     target[..len].copy_from_slice(bytemuck::cast_slice(&text.as_bytes()[..len]));
 }
-
-/// A handle of an object that was made.
-pub type NewHandle = Handle;

@@ -99,7 +99,7 @@ impl Engine {
         let started = Instant::now();
         let want = if options.sampler.options().is_plain_argmax() { Want::Greedy } else { Want::Logits };
         let mut reply = Generated {
-            ids: Vec::new(),
+            ids: Vec::with_capacity(options.tokens_max.min(session.context_len()) as usize),
             finish: Finish::Length,
             prompt_fed: 0,
             prompt_reused: 0,

@@ -12,8 +12,6 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS, NO_SLOT};
 
 use crate::base::ids::{ExpertIndex, LayerIndex, TokenId};
 use crate::base::limits::{COMMANDS_PER_SUBMIT_MAX, EXPERTS_USED_MAX};
-use crate::gpu::Commands;
-use crate::model::prefill::NoObserver;
 use crate::model::sequence::{DecodeCommands, Sequence};
 use crate::model::step::{Part, Placed};
 use crate::model::{LayerRoutes, Model, ModelError, Want};
@@ -39,9 +37,10 @@ impl Model {
         token: TokenId,
         want: Want,
     ) -> Result<StepOutput, ModelError> {
-        let mut part = [Part { sequence, tokens: &[token], want }];
-        let mut outputs = self.step(&mut part, &mut NoObserver)?;
-        outputs.pop().expect("invariant: a part has an output")
+        // As a step of this part alone, but without the lists of one, so that a token takes nothing of the heap.
+        let part = Part { sequence, tokens: &[token], want };
+        self.check(&part)?;
+        self.decode_one(&mut Placed::alone(part), want)
     }
 
     /// A step of one part of one token, whose context has room for it.
@@ -90,16 +89,12 @@ impl Model {
             // Beside the segments a submission holds up to three commands.
             let run_ahead = sequence.run_ahead.min(COMMANDS_PER_SUBMIT_MAX - 3);
             let to = segment_count.min(from + run_ahead);
-            let mut batch: Vec<&Commands> = Vec::with_capacity(to - from + 3);
-            if let Some(moe_layer) = resumed_at {
-                batch.push(&commands.resume[moe_layer as usize]);
-            }
-            batch.extend(&commands.segments[from..to]);
-            if to == segment_count && want == Want::Logits {
-                batch.push(&commands.logits);
-            }
-            batch.push(&commands.seal);
-            let ticket = self.gpu.submit(&batch)?;
+            let mut batch = [&commands.seal; COMMANDS_PER_SUBMIT_MAX];
+            let resume = resumed_at.map(|moe_layer| &commands.resume[moe_layer as usize]);
+            let logits = (to == segment_count && want == Want::Logits).then_some(&commands.logits);
+            let in_order = resume.into_iter().chain(&commands.segments[from..to]).chain(logits);
+            let before_seal = batch.iter_mut().zip(in_order).map(|(place, command)| *place = command).count();
+            let ticket = self.gpu.submit(&batch[..=before_seal])?;
             self.counters.submissions += 1;
             self.counters.segments += (to - from) as u64;
             for &mark in &commands.marks[from..to] {

@@ -38,6 +38,13 @@ pub(super) struct Placed<'a> {
     index: usize,
 }
 
+impl<'a> Placed<'a> {
+    /// The only part of a step.
+    pub(super) fn alone(part: Part<'a>) -> Self {
+        Self { sequence: part.sequence, tokens: part.tokens, want: part.want, row_first: 0, index: 0 }
+    }
+}
+
 impl Placed<'_> {
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.tokens.len()).expect("invariant: a step is small")
@@ -110,7 +117,7 @@ impl Model {
     }
 
     /// Why a part cannot be in a step, if so.
-    fn check(&self, part: &Part<'_>) -> Result<StepOutput, ModelError> {
+    pub(super) fn check(&self, part: &Part<'_>) -> Result<StepOutput, ModelError> {
         assert!(!part.tokens.is_empty(), "a part has a token");
         let context_len = part.sequence.context_len();
         if part.tokens.len() > (context_len - part.sequence.position) as usize {

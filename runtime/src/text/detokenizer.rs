@@ -20,7 +20,7 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// A decoder at the beginning of a text.
     pub fn new(tokenizer: &Tokenizer) -> Self {
-        Self { tokenizer: tokenizer.clone(), held: Vec::new() }
+        Self { tokenizer: tokenizer.clone(), held: Vec::with_capacity(256) }
     }
 
     /// Takes the next token, and gives the characters that it completes; often none. An id outside the vocabulary adds
