@@ -380,3 +380,39 @@ fn what_makes_no_sense_is_refused() {
     run(&["serve", "--slot-save-path", "/does/not/exist"]).refuses(2, "/does/not/exist");
     run(&["serve", "--prompt-cache-memory", "much"]).gives(2);
 }
+
+#[test]
+fn what_a_released_engine_held_is_kept_and_other_weights_do_not_take_it_up() {
+    let name = "what_a_released_engine_held_is_kept_and_other_weights_do_not_take_it_up";
+    let folder = tempfile::tempdir().unwrap();
+    let (kept, model) = (folder.path().join("kept"), folder.path().join("model.gguf"));
+    let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/flint-nano-q4_1.gguf");
+    std::fs::write(&model, std::fs::read(bundled).unwrap()).unwrap();
+    let (model_flag, kept_flag) = (model.to_str().unwrap(), kept.to_str().unwrap());
+    let flags = ["-m", model_flag, "--parallel", "1", "-c", "640", "--prefill-chunk", CHUNK];
+    let flags = [&flags[..], &["--idle-release", "1", "--prompt-cache-dir", kept_flag]].concat();
+    let Some(server) = Server::start(name, &flags) else { return };
+    let client = server.client;
+    let is_released = || client.get("/health").gives(200)["engine"] == "released";
+    let mut talk = Talk::new(client, OPENINGS[0]);
+    talk.go_on(client, 4);
+    wait_for("the engine is closed", is_released);
+    assert_eq!(client.get("/slots").gives(200)[0]["n_held"], 0);
+    let held = talk.held();
+    assert_eq!(talk.go_on(client, 4).cached, held, "from host memory");
+    wait_for("the engine is closed again", is_released);
+    // Whoever asks for a slot opens it, and is answered.
+    let erased = client.post("/slots/0?action=erase", &json!({})).gives(200);
+    assert_eq!(erased["n_erased"], 0);
+    wait_for("the engine is closed once more", is_released);
+    ends_well(server);
+    assert_eq!(kept_files(&kept).len(), 1, "written, though no slot held it at the end");
+
+    // The same header and length, one byte of the weights another.
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let server = Server::start(name, &flags).unwrap();
+    assert_eq!(talk.go_on(server.client, 4).cached, 0);
+    ends_well(server);
+}

@@ -135,7 +135,7 @@ fn what_is_brought_back_goes_on_bit_for_bit() {
     snapshot.save(&path, &|| false).expect("written");
     drop(engine);
     let mut engine = open(1024, 64).expect("a device");
-    let loaded = Snapshot::load(&path, (engine.identity(), &engine.cache_shape())).expect("read");
+    let loaded = Snapshot::load(&path, (engine.snapshot_identity(), &engine.cache_shape())).expect("read");
     assert_eq!(loaded, *snapshot);
     let mut session = engine.session().expect("a session");
     assert_eq!(engine.restore(&mut session, &Arc::new(loaded), &more).expect("restored"), 400);

@@ -142,6 +142,14 @@ impl PrefixArgs {
                 folder.display()
             )));
         }
+        let real = |folder: &Option<PathBuf>| folder.as_ref().and_then(|folder| folder.canonicalize().ok());
+        if real(&self.slot_save_path).is_some_and(|folder| Some(folder) == real(&self.prompt_cache_dir)) {
+            return Err(Failure::usage(
+                "--slot-save-path and --prompt-cache-dir name one folder, and files of the cache are removed when room is needed: \
+                 give each its own"
+                    .to_owned(),
+            ));
+        }
         Ok(PrefixOptions {
             memory_bytes,
             disk: self.prompt_cache_dir.clone().map(|folder| (folder, self.prompt_cache_size)),

@@ -24,6 +24,8 @@ const REPLY_TOKENS_MAX: u32 = 8192;
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
+    /// Where it listens, which may be every address.
+    bound: SocketAddr,
     pub(super) key: String,
     pub(super) model: String,
     pub(super) context_len: u32,
@@ -55,6 +57,7 @@ impl Server {
         let context = said("/default_generation_settings/n_ctx").and_then(Value::as_u64);
         Ok(Self {
             address,
+            bound: SocketAddr::new(args.host, args.port),
             key,
             model: args.model.clone().or(model.map(str::to_owned)).unwrap_or_else(|| "flint".to_owned()),
             context_len: args
@@ -75,8 +78,8 @@ impl Server {
         format!("{}/v1", self.root())
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+    pub(super) fn bound(&self) -> SocketAddr {
+        self.bound
     }
 
     /// Tokens of a reply at most.

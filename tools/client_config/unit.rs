@@ -7,7 +7,7 @@ use super::{Format, Piece};
 pub(super) fn pieces(server: &Server) -> Vec<Piece> {
     let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/flint-rt".into());
     let program = quoted(&program.display().to_string());
-    let address = server.address();
+    let address = server.bound();
     let (host, port) = (address.ip(), address.port());
     let service = format!(
         "[Unit]

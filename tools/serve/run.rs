@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use flint_rt::engine::EngineError;
+use flint_rt::engine::snapshot::CacheShape;
+use flint_rt::store::Sha256Digest;
 use tokio::sync::oneshot;
 
 use crate::chat::form::{ChatForm, FormChoice};
@@ -246,7 +248,7 @@ fn drive<B: Backend, E: Display>(
     // Whatever ends this thread, nobody waits for it afterwards.
     let _closer = Closer(shared);
     let backend = open(&shared.loading).map_err(ServeError::Open)?;
-    let facts = backend.facts();
+    let (facts, identity) = (backend.facts(), backend.identity());
     let form = ChatForm::new(&facts.tokenizer, facts.chat_template.as_deref(), &options.form);
     let form = form.map_err(ServeError::Form)?;
     shared.set_facts(facts.clone());
@@ -282,16 +284,21 @@ fn drive<B: Backend, E: Display>(
         );
         worker = loop {
             if !shared.queue.wait() {
+                if let Some(mut store) = kept {
+                    store.end(&|| shared.is_halted());
+                }
                 return Ok(());
             }
-            match reopen(shared, &mut open)
+            match reopen(shared, &identity, &mut open)
                 .and_then(|backend| employ(backend, &mut kept).map_err(|error| error.to_string()))
             {
                 Ok(worker) => break worker,
                 Err(why) => {
                     tracing::error!("the engine does not open again: {why}");
                     let told = "the engine could not be opened again: the server's log says why";
-                    shared.queue.fail_all(&ApiError::later(Kind::Unavailable, told, REOPEN_S));
+                    let told = ApiError::later(Kind::Unavailable, told, REOPEN_S);
+                    shared.queue.fail_all(&told);
+                    shared.slot_requests.refuse(&told);
                 }
             }
         };
@@ -304,17 +311,18 @@ fn drive<B: Backend, E: Display>(
 /// Opens the engine of the same model again.
 fn reopen<B: Backend, E: Display>(
     shared: &Shared,
+    identity: &(Sha256Digest, CacheShape),
     open: &mut impl FnMut(&Loading) -> Result<B, E>,
 ) -> Result<B, String> {
     let backend = open(&shared.loading).map_err(|error| error.to_string())?;
     let (facts, before) = (backend.facts(), shared.facts().expect("invariant: it was open before"));
     // Requests that wait were made for what was there before.
-    match (facts.context_len, facts.vocabulary, &facts.name)
-        == (before.context_len, before.vocabulary, &before.name)
-    {
+    let is_same = (facts.context_len, facts.vocabulary, &facts.name)
+        == (before.context_len, before.vocabulary, &before.name);
+    match is_same && backend.identity() == *identity {
         true => Ok(backend),
         false => Err(format!(
-            "it is another model, or has another context: {} of {} tokens, wanted {} of {}; start the server again",
+            "its file was changed, it is another model, or it has another context: {} of {} tokens, wanted {} of {}; start the server again",
             facts.name, facts.context_len, before.name, before.context_len
         )),
     }

@@ -316,7 +316,7 @@ pub(super) extern "C" fn flint_rt_session_restore(session: Handle, path: InText)
     handles::with::<Session>(session, |session| {
         let path = path.need("path")?;
         let (mut state, mut engine) = session.begin()?;
-        let snapshot = Snapshot::load(path.as_ref(), (engine.identity(), &engine.cache_shape()))?;
+        let snapshot = Snapshot::load(path.as_ref(), (engine.snapshot_identity(), &engine.cache_shape()))?;
         state.forget_logits();
         restore(&mut engine, state.session(), snapshot)
     })

@@ -338,6 +338,21 @@ impl Engine {
         self.model.streamer.source().identity()
     }
 
+    /// Names what the rows of a cache were computed with, and so which snapshots may be taken up: the weights, this program's version, the
+    /// device with its driver, and how sums are split among threads, on which their last bits depend.
+    pub fn snapshot_identity(&self) -> Sha256Digest {
+        let info = self.model.gpu.info();
+        let text = format!(
+            "{} {} {} {} {:?}",
+            self.model.streamer.source().weights_identity(),
+            env!("CARGO_PKG_VERSION"),
+            info.name,
+            info.driver,
+            self.model.pipelines.tuning(),
+        );
+        Sha256Digest::of(text.as_bytes())
+    }
+
     /// The model's numbers.
     pub fn config(&self) -> &FlintConfig {
         &self.model.config

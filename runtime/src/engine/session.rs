@@ -218,7 +218,14 @@ impl Engine {
             .collect();
         let outputs = self.model.step(&mut parts, observer);
         self.note_step("step", begin);
-        let outputs = outputs?;
+        let outputs = match outputs {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                // Logits that are not finite empty a sequence that is watched.
+                feeds.iter_mut().for_each(|feed| feed.session.settle());
+                return Err(error.into());
+            }
+        };
         let note = |(output, feed): (Result<StepOutput, ModelError>, &mut Feed<'_>)| {
             match &output {
                 Ok(_) => feed.session.tokens.extend_from_slice(feed.tokens),

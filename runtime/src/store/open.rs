@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::base::ids::{ExpertKey, FileIndex, LayerIndex, Span};
@@ -42,6 +43,8 @@ pub struct Source {
     layout: Layout,
     identity: Sha256Digest,
     origin: Vec<SourcePart>,
+    /// When each file of a GGUF in place was changed last, in seconds and nanoseconds of the epoch.
+    changed: Vec<(i64, i64)>,
     /// The files of a GGUF in place; none of a store.
     parts: Vec<Part>,
     manifest: Option<Manifest>,
@@ -92,6 +95,11 @@ impl Source {
                 sha256: None,
             })
             .collect();
+        let changed = |path: &PathBuf| {
+            let metadata = fs::metadata(path).map_err(io_error("open the model", path))?;
+            Ok((metadata.mtime(), metadata.mtime_nsec()))
+        };
+        let changed = files.iter().map(changed).collect::<Result<_, StoreError>>()?;
         let lens = parts.iter().map(|part| (part.header_bytes, part.len_bytes));
         Ok(Self {
             kind: SourceKind::Gguf,
@@ -100,6 +108,7 @@ impl Source {
             dense,
             layout,
             origin,
+            changed,
             parts,
             manifest: None,
             tensor_checksums: HashMap::new(),
@@ -170,6 +179,7 @@ impl Source {
             layout,
             identity: manifest.store_id,
             origin: origin.collect(),
+            changed: Vec::new(),
             parts: Vec::new(),
             tensor_checksums,
             manifest: Some(manifest),
@@ -292,6 +302,21 @@ impl Source {
     /// of it, wherever they lie. It is the store's id, which its checksums cover.
     pub fn identity(&self) -> Sha256Digest {
         self.identity
+    }
+
+    /// Names the model with its weights, which [`Self::identity`] does not cover: by the digests of the GGUF's files as a store knows
+    /// them, and of a GGUF in place, whose bytes nobody has read, by when its files were changed. So what was computed with other
+    /// weights behind an equal header is told apart; a copy of a GGUF has another name, too.
+    pub fn weights_identity(&self) -> Sha256Digest {
+        let mut bytes = self.identity.0.to_vec();
+        for part in &self.origin {
+            bytes.extend(part.sha256.map_or([0; 32], |digest| digest.0));
+        }
+        for (seconds, nanoseconds) in &self.changed {
+            bytes.extend(seconds.to_le_bytes());
+            bytes.extend(nanoseconds.to_le_bytes());
+        }
+        Sha256Digest::of(&bytes)
     }
 
     /// The GGUF's file name, without its folder; of a store, the name that the GGUF had when it was ingested. Of a

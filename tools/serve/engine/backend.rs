@@ -103,7 +103,7 @@ pub trait Backend {
     /// Counters.
     fn counters(&self) -> Counters;
 
-    /// Names the model, and says what its caches look like.
+    /// Names what caches are computed with, and says what they look like.
     fn identity(&self) -> (Sha256Digest, CacheShape);
 
     /// As [`Session::reach`].
@@ -246,7 +246,7 @@ impl Backend for Engine {
     }
 
     fn identity(&self) -> (Sha256Digest, CacheShape) {
-        (Engine::identity(self), self.cache_shape())
+        (self.snapshot_identity(), self.cache_shape())
     }
 
     fn reach(&self, session: &Session, ids: &[TokenId]) -> u32 {

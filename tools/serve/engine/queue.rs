@@ -200,7 +200,7 @@ impl Queue {
     pub(crate) fn wait(&self) -> bool {
         let mut state = self.state();
         loop {
-            if state.is_ending || !state.jobs.is_empty() || state.is_woken {
+            if state.is_ending || !state.jobs.is_empty() || std::mem::take(&mut state.is_woken) {
                 return !state.is_ending;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -154,6 +154,9 @@ impl<B: Backend> Worker<B> {
     /// Works until the queue ends or nobody has asked for long; then says what was wrong with the engine, if anything.
     pub(crate) fn run(mut self) -> Result<Rest, String> {
         loop {
+            if self.shared.is_halted() {
+                self.store.give_up();
+            }
             self.store.serve(&self.shared.slot_requests, |index| self.slots[index].running.is_none());
             loop {
                 let free = (0..self.slots.len()).filter(|index| self.is_free(*index)).count();
@@ -167,7 +170,9 @@ impl<B: Backend> Worker<B> {
                         if is_idle {
                             self.backend.rest();
                             self.publish();
-                            if self.idle_release.is_some_and(|after| self.idle_since.elapsed() >= after) {
+                            let is_over = |after| self.idle_since.elapsed() >= after;
+                            if self.idle_release.is_some_and(is_over) && self.shared.slot_requests.is_empty()
+                            {
                                 return self.let_go();
                             }
                         }
@@ -190,8 +195,11 @@ impl<B: Backend> Worker<B> {
     /// Gives the engine back, but keeps what its slots hold.
     fn let_go(mut self) -> Result<Rest, String> {
         let sessions = self.slots.iter().map(|slot| &slot.session);
-        let is_given_up = || self.shared.is_halted();
+        // Who asks meanwhile does not wait for a slow drive.
+        let is_given_up = || self.shared.is_halted() || self.shared.queue.len() > 0;
         self.store.let_go(&mut self.backend, sessions, &is_given_up, &self.shared.metrics.prefix);
+        let context_len = self.backend.facts().context_len;
+        self.shared.board.reset(self.slots.len(), context_len);
         self.backend.close()?;
         Ok(Rest::Idle(self.store))
     }

@@ -12,10 +12,12 @@ pub enum SnapshotError {
     /// There is nothing to keep.
     #[error("the conversation holds no token, so there is nothing to keep")]
     NothingHeld,
-    /// It is of another model.
-    #[error("the snapshot is of model {got}, and this is {wanted}: feed the prompt again")]
+    /// It was computed with something else: [`crate::engine::Engine::snapshot_identity`].
+    #[error(
+        "the snapshot was made with another model, device, version or mode ({got}, and this is {wanted}): feed the prompt again"
+    )]
     OtherModel {
-        /// The model that is open.
+        /// What the open model is called.
         wanted: Sha256Digest,
         /// The snapshot's.
         got: Sha256Digest,

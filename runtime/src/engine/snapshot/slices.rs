@@ -36,7 +36,7 @@ impl Engine {
         let slack = back_to
             .filter(|back_to| *back_to <= position && session.can_continue_at(*back_to))
             .map_or(0, |back_to| position - back_to);
-        Ok(Saving::new(self.identity(), &self.cache_shape(), session.tokens(), slack, earlier)?)
+        Ok(Saving::new(self.snapshot_identity(), &self.cache_shape(), session.tokens(), slack, earlier)?)
     }
 
     /// Copies the next slice. Returns whether that was the last.
@@ -101,7 +101,7 @@ impl Engine {
         let restoring = Restoring::new(
             snapshot,
             to,
-            (self.identity(), &self.cache_shape()),
+            (self.snapshot_identity(), &self.cache_shape()),
             session.context_len(),
             session.tokens(),
             |layer| cache.layers[layer].rows,
@@ -122,7 +122,7 @@ impl Engine {
         to: u32,
     ) -> Result<Restoring, EngineError> {
         let cache = session.sequence().cache();
-        let of = (self.identity(), &self.cache_shape());
+        let of = (self.snapshot_identity(), &self.cache_shape());
         let restoring = Restoring::of_cut(cut, to, of, session.tokens(), |layer| cache.layers[layer].rows)?;
         session.reset();
         Ok(restoring)

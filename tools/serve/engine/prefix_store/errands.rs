@@ -69,7 +69,9 @@ fn told(error: &SnapshotError) -> (Kind, String) {
         SnapshotError::NothingHeld | SnapshotError::TooLong { .. } | SnapshotError::NoCut { .. } => {
             return (Kind::Invalid, error.to_string());
         }
-        SnapshotError::OtherModel { .. } | SnapshotError::OtherShape { .. } => "is of another model",
+        SnapshotError::OtherModel { .. } | SnapshotError::OtherShape { .. } => {
+            "was saved with another model, device or version of this program, or in another mode"
+        }
         SnapshotError::NotASnapshot { .. } => "is no saved slot",
         SnapshotError::OtherVersion { .. } => "was saved by another version of this program",
         SnapshotError::OtherLength { .. } | SnapshotError::Damaged { .. } | SnapshotError::BadHead { .. } => {
@@ -93,8 +95,12 @@ fn told(error: &SnapshotError) -> (Kind, String) {
 const THREADS_BUSY: &str = "other files are being written or read: try again in a while";
 
 fn refuse(asker: Asker, error: &SnapshotError) {
-    tracing::warn!("a slot's file: {error}");
     let (kind, message) = told(error);
+    match error {
+        SnapshotError::Io { what, source, .. } => tracing::warn!("a slot's file: {what}: {source}"),
+        // Its name is the request's, and no other text of a request is logged either.
+        _ => tracing::warn!("a slot's file was refused: {message}"),
+    }
     asker.failed(kind, message);
 }
 

@@ -108,6 +108,11 @@ impl Requests {
         Some(request)
     }
 
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Tells all who wait that nothing is done any more.
     pub(crate) fn refuse(&self, why: &ApiError) {
         for request in self.lock().drain(..) {

@@ -114,6 +114,11 @@ impl PrefixStore {
         })
     }
 
+    /// Gives up what was to be done with slots; who asked for it is not answered by this.
+    pub(crate) fn give_up(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.errands.clear());
+    }
+
     /// Whether something is to be done with a slot before it can be used.
     pub(crate) fn is_busy(&self, index: usize) -> bool {
         !self.slots[index].errands.is_empty()
@@ -308,6 +313,10 @@ impl PrefixStore {
     {
         if self.memory.is_on() {
             self.take_in(backend, sessions, is_given_up, metrics);
+            // What ends this server while it waits for requests finds it written.
+            if let Some(files) = self.files.as_ref().filter(|_| self.disk.is_some()) {
+                self.write_all(files, is_given_up);
+            }
         }
         self.slots.iter_mut().for_each(|slot| *slot = Slot::new());
     }
@@ -340,11 +349,18 @@ impl PrefixStore {
     ) where
         B::Session: 's,
     {
+        if let Some(files) = self.files.as_ref().filter(|_| self.disk.is_some()) {
+            // Those first that a slot's might take the place of; what is on disk already is not written again.
+            self.write_all(files, is_given_up);
+            self.take_in(backend, sessions, is_given_up, metrics);
+        }
+        self.end(is_given_up);
+    }
+
+    /// As [`Self::finish`] where no slot holds anything any more.
+    pub(crate) fn end(&mut self, is_given_up: &dyn Fn() -> bool) {
         let Some(files) = self.files.take() else { return };
         if self.disk.is_some() {
-            // Those first that a slot's might take the place of; what is on disk already is not written again.
-            self.write_all(&files, is_given_up);
-            self.take_in(backend, sessions, is_given_up, metrics);
             self.write_all(&files, is_given_up);
             tracing::info!(
                 bytes = self.memory.bytes(),
