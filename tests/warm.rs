@@ -1,6 +1,10 @@
 //! `--warm`: a run begins with the experts that the one before used most, says the same, and remembers anew.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "a test that panics has failed, and says where"
+)]
 
 #[path = "support/program.rs"]
 mod program;

@@ -3,7 +3,7 @@
 //! - Owns: the bytes under way, and their limits. In: reads as they begin and end, with the time. Out: whether another may begin.
 //! - Invariants: pure: time comes from the caller, and equal times give equal answers. One read is always admitted, however long it is. A
 //!   guess begins only when little is left of what a step waits for, so that this shares the drive with few bytes that nobody asked for.
-//!   Limits stay within [`DEMAND_LEVELS`] whatever is measured.
+//!   Limits stay within the levels below whatever is measured.
 //!
 //! A drive's rate while a step waits for it decides: the depth is that of the levels at which the drive was fastest, tried in turns; how
 //! much is guessed, and how early beside demands, is what the drive reads in a given time.
