@@ -1,7 +1,8 @@
 //! `--warm`: begins with the experts that were used most, and remembers which those are.
 //!
 //! In: a file of recorded routes, or the one that an earlier run left in the state folder, by the model's identity. Out: an engine whose
-//! slots are filled; at the end of a run that file. What cannot be read or written costs only time, and is said.
+//! slots are filled; at the end of `generate` or `chat`, unless they were interrupted or failed, that file. Routes that were named and
+//! are not of this model are refused. What else cannot be read or written costs only time, and is said.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -39,7 +40,11 @@ pub(crate) fn fill(engine: &mut Engine, routes: &Path) -> Outcome {
         if interrupt::is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.clear();
-    note(&format!("warm: {} experts were read ahead", filled?));
+    match filled {
+        Ok(count) => note(&format!("warm: {count} experts were read ahead")),
+        // Who uses what cannot be read hears of it then.
+        Err(error) => note(&format!("warning: warm: the rest is read when it is used: {error}")),
+    }
     Ok(())
 }
 

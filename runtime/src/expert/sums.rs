@@ -3,7 +3,8 @@
 //! - Owns: the threads, and the pieces that they have or are to have. In: pieces of records, read-only. Out: their checksums.
 //! - Invariants: at most [`OUTSTANDING_MAX`] pieces are taken and not given back; one more is refused, and whoever wanted it summed
 //!   sums it. Pieces that a step waits for go before all others. A thread lets go of a piece before its sum is to be had. A thread
-//!   with nothing to sum sleeps, and whoever waits for a sum does what no thread has begun.
+//!   with nothing to sum sleeps, and whoever waits for a sum does what no thread has begun. Nobody waits for a thread that panicked:
+//!   whoever would panics as well.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -73,9 +74,17 @@ struct State {
     others: VecDeque<Piece>,
     done: Vec<Sums>,
     is_closing: bool,
+    /// Whether a thread has panicked, with a piece that nobody sums any more.
+    has_failed: bool,
 }
 
 impl State {
+    /// # Panics
+    /// When a thread has: what it was to sum would be waited for for ever.
+    fn check(&self) {
+        assert!(!self.has_failed, "a thread that sums what was read has panicked");
+    }
+
     fn next(&mut self) -> Option<Piece> {
         self.wanted.pop_front().or_else(|| self.others.pop_front())
     }
@@ -109,6 +118,7 @@ impl Summers {
             others: VecDeque::with_capacity(OUTSTANDING_MAX),
             done: Vec::with_capacity(OUTSTANDING_MAX),
             is_closing: false,
+            has_failed: false,
         };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), has_work: Condvar::new(), has_news: Condvar::new() });
@@ -142,22 +152,30 @@ impl Summers {
     }
 
     /// Appends the sums that are ready.
+    ///
+    /// # Panics
+    /// When a thread has.
     pub(super) fn take(&mut self, done: &mut Vec<Sums>) {
         if self.outstanding == 0 {
             return;
         }
         let mut state = self.shared.lock();
+        state.check();
         self.outstanding -= state.done.len();
         done.append(&mut state.done);
     }
 
     /// As [`Self::take`], and waits for at least one, unless nothing is outstanding: what no thread has begun is summed here.
+    ///
+    /// # Panics
+    /// As [`Self::take`].
     pub(super) fn wait(&mut self, done: &mut Vec<Sums>) {
         if self.outstanding == 0 {
             return;
         }
         let mut state = self.shared.lock();
         while state.done.is_empty() {
+            state.check();
             if let Some(piece) = state.next() {
                 drop(state);
                 let sums = piece.sum();
@@ -172,8 +190,22 @@ impl Summers {
     }
 }
 
+/// Tells whoever waits when the thread that it lives on panics.
+struct Alarm<'a>(&'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().has_failed = true;
+            self.0.has_news.notify_all();
+        }
+    }
+}
+
 /// What each thread does until its owner is gone.
 fn work(shared: &Shared) {
+    // Dropped after the state's lock, which it takes.
+    let _alarm = Alarm(shared);
     let mut state = shared.lock();
     while !state.is_closing {
         let Some(piece) = state.next() else {
@@ -256,14 +288,33 @@ mod tests {
     #[test]
     fn what_a_step_waits_for_goes_first() {
         let buffers = buffers(4);
-        let mut state =
-            State { wanted: VecDeque::new(), others: VecDeque::new(), done: Vec::new(), is_closing: false };
+        let mut state = State {
+            wanted: VecDeque::new(),
+            others: VecDeque::new(),
+            done: Vec::new(),
+            is_closing: false,
+            has_failed: false,
+        };
         state.others.push_back(piece(0, &buffers[0]));
         state.wanted.push_back(piece(1, &buffers[1]));
         state.others.push_back(piece(2, &buffers[2]));
         state.wanted.push_back(piece(3, &buffers[3]));
         let order: Vec<u64> = std::iter::from_fn(|| state.next()).map(|piece| piece.tag).collect();
         assert_eq!(order, [1, 3, 0, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a thread that sums what was read has panicked")]
+    fn nobody_waits_for_a_thread_that_panicked() {
+        let buffers = buffers(1);
+        let mut summers = Summers::start(1);
+        let beyond = Piece { matrices: [0..4097, 0..0, 0..0], ..piece(0, &buffers[0]) };
+        assert!(summers.push(beyond, true).is_ok());
+        // The thread is to have it, and not the one that waits.
+        while !summers.shared.lock().wanted.is_empty() {
+            std::thread::yield_now();
+        }
+        summers.wait(&mut Vec::new());
     }
 
     #[test]

@@ -33,6 +33,15 @@ use crate::store::Source;
 /// what a drive of 7 GB/s takes for 200 KB; at a megabyte it is a tenth of the time of the reads behind it.
 pub(super) const COPY_BATCH_BYTES: u64 = 1 << 20;
 
+/// What a probe copies, in bytes.
+const PROBE_LEN: usize = 4096;
+const PROBE_LEN_BYTES: u64 = PROBE_LEN as u64;
+
+/// Bytes of which none lies where another that is equal may be taken for it: 251 is no divisor of any alignment.
+fn probe_pattern() -> Vec<u8> {
+    (0..251).cycle().take(PROBE_LEN).collect()
+}
+
 /// One span of a file and where it goes.
 pub struct Move {
     /// The bytes; at most [`Transport::span_bytes_max`].
@@ -213,6 +222,7 @@ impl Transport {
             is_simulated: false,
         };
         transport.probe(&files[0])?;
+        transport.probe_copies(&files[0])?;
         transport.can_keep = path != HostPath::Copy && transport.probe_back()?;
         Ok(transport)
     }
@@ -235,27 +245,50 @@ impl Transport {
         Err(ExpertError::ProbeMismatch { path: file.path().to_owned(), host_path: self.staging.path() })
     }
 
+    /// Compares what arrives by a copy of the kind that brings experts: they have a queue of their own where the device has one, on
+    /// another of its engines.
+    fn probe_copies(&mut self, file: &SourceFile) -> Result<(), ExpertError> {
+        let Some(mut buffer) = self.staging.take(&self.gpu)? else { return Ok(()) };
+        let wanted = probe_pattern();
+        buffer.as_mut_slice()[..PROBE_LEN].copy_from_slice(&wanted);
+        let target = self.gpu.buffer("probe", PROBE_LEN_BYTES, Placement::Readback)?;
+        let (there, offset_bytes) = self.staging.land(&buffer, &(0..PROBE_LEN));
+        self.run_copies(|recorder| recorder.copy(there, offset_bytes, &target, 0, PROBE_LEN_BYTES))?;
+        self.staging.give_back(buffer);
+        let mut got = vec![0_u8; PROBE_LEN];
+        target.read(0, &mut got);
+        if got == wanted {
+            return Ok(());
+        }
+        Err(ExpertError::ProbeMismatch { path: file.path().to_owned(), host_path: self.staging.path() })
+    }
+
     /// Whether what the device writes where reads land comes back as it was.
     fn probe_back(&mut self) -> Result<bool, ExpertError> {
-        const LEN: usize = 4096;
-        const LEN_BYTES: u64 = 4096;
         let Some(mut buffer) = self.staging.take(&self.gpu)? else { return Ok(false) };
-        buffer.as_mut_slice()[..LEN].fill(0);
-        let wanted: Vec<u8> = (0..251).cycle().take(LEN).collect();
-        let from = self.gpu.buffer("probe", LEN_BYTES, Placement::Upload)?;
+        buffer.as_mut_slice()[..PROBE_LEN].fill(0);
+        let wanted = probe_pattern();
+        let from = self.gpu.buffer("probe", PROBE_LEN_BYTES, Placement::Upload)?;
         from.write(0, &wanted);
-        let back = self.gpu.buffer("probe", LEN_BYTES, Placement::Readback)?;
-        let mut recorder = self.gpu.recorder()?;
-        let (there, offset_bytes) = self.staging.land(&buffer, &(0..LEN));
-        recorder.copy(&from, 0, there, offset_bytes, LEN_BYTES);
-        recorder.barrier();
-        recorder.copy(there, offset_bytes, &back, 0, LEN_BYTES);
-        let commands = recorder.finish()?;
-        self.gpu.wait(self.gpu.submit(&[&commands])?)?;
-        let mut got = vec![0_u8; wanted.len()];
+        let back = self.gpu.buffer("probe", PROBE_LEN_BYTES, Placement::Readback)?;
+        let (there, offset_bytes) = self.staging.land(&buffer, &(0..PROBE_LEN));
+        self.run_copies(|recorder| {
+            recorder.copy(&from, 0, there, offset_bytes, PROBE_LEN_BYTES);
+            recorder.barrier();
+            recorder.copy(there, offset_bytes, &back, 0, PROBE_LEN_BYTES);
+        })?;
+        let mut got = vec![0_u8; PROBE_LEN];
         back.read(0, &mut got);
         self.staging.give_back(buffer);
         Ok(got == wanted)
+    }
+
+    /// Runs what `record` records where experts are copied, and waits for it.
+    fn run_copies(&self, record: impl FnOnce(&mut Recorder)) -> Result<(), ExpertError> {
+        let mut recorder = self.gpu.copy_recorder()?;
+        record(&mut recorder);
+        let commands = recorder.finish()?;
+        Ok(self.gpu.wait(self.gpu.submit_copies(&commands, None)?)?)
     }
 
     /// Whether the device can write where reads land, so that what it gives up can be kept there.

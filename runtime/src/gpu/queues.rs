@@ -62,8 +62,9 @@ pub(super) struct Queues {
 /// For kernels a family without graphics, which a desktop leaves alone, else any with compute.
 pub(super) fn choose(families: &[vk::QueueFamilyProperties]) -> Option<Queues> {
     let (compute, graphics) = (vk::QueueFlags::COMPUTE, vk::QueueFlags::GRAPHICS);
-    // Families of video engines copy, too, and have other work.
-    let others = compute | graphics | vk::QueueFlags::VIDEO_DECODE_KHR | vk::QueueFlags::VIDEO_ENCODE_KHR;
+    // Families of engines for video and for optical flow copy, too, and have other work.
+    let video = vk::QueueFlags::VIDEO_DECODE_KHR | vk::QueueFlags::VIDEO_ENCODE_KHR;
+    let others = compute | graphics | video | vk::QueueFlags::OPTICAL_FLOW_NV;
     let with = |flags: vk::QueueFlags, without: vk::QueueFlags| {
         let found = families.iter().position(|family| {
             family.queue_count > 0
@@ -115,8 +116,12 @@ mod tests {
     fn else_a_second_queue_else_the_same_one() {
         assert_eq!(chosen(&[family(ALL, 1)]), Some(((0, 0), None)), "a software device");
         assert_eq!(chosen(&[family(ALL, 2)]), Some(((0, 0), Some((0, 1)))));
-        let video = family(vk::QueueFlags::VIDEO_ENCODE_KHR, 1);
-        assert_eq!(chosen(&[family(ALL, 1), video]), Some(((0, 0), None)), "a video engine has other work");
+        for other in [vk::QueueFlags::VIDEO_ENCODE_KHR, vk::QueueFlags::OPTICAL_FLOW_NV] {
+            let families = [family(ALL, 1), family(other, 1)];
+            assert_eq!(chosen(&families), Some(((0, 0), None)), "an engine of {other:?} has other work");
+            let families = [family(ALL, 1), family(other, 1), family(COPIES, 1)];
+            assert_eq!(chosen(&families), Some(((0, 0), Some((2, 0)))), "{other:?} lies before the copies");
+        }
         let families = [family(ALL, 1), family(vk::QueueFlags::COMPUTE, 4)];
         assert_eq!(chosen(&families), Some(((1, 0), Some((1, 1)))));
         assert_eq!(
