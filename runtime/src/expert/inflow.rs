@@ -331,6 +331,12 @@ impl Inflow {
         self.stats
     }
 
+    /// Uses since `before`, which is what [`Self::stats`] said, were not a step's: they are not counted. Bytes are.
+    pub(super) fn forget_uses_since(&mut self, before: InflowStats) {
+        let InflowStats { demand_reads, guesses_used_late, guesses_used, host_hits, .. } = before;
+        self.stats = InflowStats { demand_reads, guesses_used_late, guesses_used, host_hits, ..self.stats };
+    }
+
     /// Asks for an expert that a step waits for.
     pub(super) fn want(&mut self, key: ExpertKey) -> Wanted {
         match self.tier.lookup(key) {
