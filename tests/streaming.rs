@@ -252,6 +252,8 @@ fn an_engine_that_begins_warm_reads_less_and_says_the_same() {
         assert_eq!((filled as usize, heard), (slots, filled));
         let stats = warm.stream_stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 0, 0), "nobody has used anything");
+        let inflow = warm.telemetry().inflow;
+        assert_eq!((inflow.demand_reads, inflow.host_hits, inflow.guesses_used), (0, 0, 0), "{inflow:?}");
         let before = warm.stream_stats().read_bytes;
         assert!(run(&mut warm) == wanted, "other bits in an engine that began warm");
         let (read, cold_read) = (warm.stream_stats().read_bytes - before, cold.stream_stats().read_bytes);

@@ -5,7 +5,7 @@
 #[path = "support/nano.rs"]
 mod nano;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
 use std::ops::ControlFlow;
@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use flint_rt::base::ids::{ExpertKey, Span};
 use flint_rt::disk::{Completion, DiskError, PushRefused, Read, ReadCounters, ReadQueue, SourceFile};
 use flint_rt::engine::{Engine, EngineError, EngineOptions};
-use flint_rt::expert::{Check, CheckStats, ExpertError, Move, Transport, TransportOptions};
+use flint_rt::expert::{
+    Check, CheckStats, ExpertError, ExpertSpace, Move, Policy, Streamer, Transport, TransportOptions,
+};
 use flint_rt::gpu::{Gpu, GpuError, GpuOptions, Placement};
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
@@ -530,6 +532,67 @@ impl ReadQueue for Flipping {
     }
 }
 
+/// Fails the first reads at an offset, and gives them back before all others; reads at some other offsets come back when nothing else
+/// is under way.
+struct Failing {
+    inner: Box<dyn ReadQueue>,
+    bad_offset_bytes: u64,
+    late_offsets_bytes: Vec<u64>,
+    failures_left: u32,
+    /// By tag.
+    offsets_bytes: HashMap<u64, u64>,
+    held: Vec<Completion>,
+}
+
+impl ReadQueue for Failing {
+    fn push(&mut self, read: Read) -> Result<(), PushRefused> {
+        self.offsets_bytes.insert(read.tag, read.offset_bytes);
+        self.inner.push(read)
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), DiskError> {
+        while self.inner.in_flight() > 0 {
+            self.inner.poll(true, &mut self.held)?;
+        }
+        let offset_bytes = |completion: &Completion| self.offsets_bytes[&completion.tag];
+        if let Some(at) = self.held.iter().position(|read| offset_bytes(read) == self.bad_offset_bytes) {
+            let mut read = self.held.remove(at);
+            if self.failures_left > 0 {
+                self.failures_left -= 1;
+                read.result = Err(DiskError::Read {
+                    path: nano_path(),
+                    offset_bytes: self.bad_offset_bytes,
+                    len_bytes: 1,
+                    align_bytes: 1,
+                    retries: 0,
+                    errno: 5,
+                    source: std::io::Error::from_raw_os_error(5),
+                });
+            }
+            done.push(read);
+            return Ok(());
+        }
+        let is_late = |read: &Completion| self.late_offsets_bytes.contains(&offset_bytes(read));
+        let (late, others): (Vec<_>, Vec<_>) = self.held.drain(..).partition(is_late);
+        let (now, held) = if others.is_empty() && wait { (late, others) } else { (others, late) };
+        done.extend(now);
+        self.held = held;
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.held.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    fn counters(&self) -> ReadCounters {
+        self.inner.counters()
+    }
+}
+
 fn open_gpu() -> Option<Gpu> {
     let options = GpuOptions::default();
     match Gpu::open(&options) {
@@ -622,6 +685,57 @@ fn a_read_that_was_wrong_once_is_read_again() {
         let mut got = vec![0_u8; wanted.len()];
         target.read(0, &mut got);
         assert!(got == wanted);
+    }
+}
+
+#[test]
+fn a_guess_that_has_failed_is_read_again_for_the_step_that_wants_it() {
+    let Some(gpu) = open_gpu() else { return skip_without_device() };
+    let source = Arc::new(Source::open(&nano_path()).unwrap());
+    let keys: Vec<ExpertKey> = source.expert_keys().collect();
+    let (guessed, other) = (keys[0], keys[1]);
+    let expert_count = keys.iter().filter(|key| key.layer == guessed.layer).count();
+    let space = ExpertSpace {
+        layer_first: guessed.layer.0,
+        layer_count: u32::try_from(keys.len() / expert_count).unwrap(),
+        expert_count: u32::try_from(expert_count).unwrap(),
+    };
+    let files: Vec<_> = source.files().iter().map(|path| Arc::new(SourceFile::open(path).unwrap())).collect();
+    let options = TransportOptions {
+        read_path: None,
+        host_path: None,
+        span_bytes_max: 32_768,
+        buffer_count: 12,
+        depth: 8,
+    };
+    let pieces = source.expert_pieces(guessed);
+    let offsets_bytes: Vec<u64> = pieces.iter().map(|piece| piece.span.offset_bytes).collect();
+    for (failures_left, heals) in [(1, true), (2, false)] {
+        let transport = Transport::open(&gpu, &files, &options).unwrap().wrap_queue(|inner| {
+            Box::new(Failing {
+                inner,
+                bad_offset_bytes: offsets_bytes[0],
+                late_offsets_bytes: offsets_bytes[1..].to_vec(),
+                failures_left,
+                offsets_bytes: HashMap::new(),
+                held: Vec::new(),
+            })
+        });
+        let mut streamer =
+            Streamer::new(&gpu, source.clone(), transport, 4, Policy::default(), space, 0).unwrap();
+        let load = |streamer: &mut Streamer, key: ExpertKey| {
+            streamer.load_wave(key.layer, &mut vec![key.expert]).map(|_| ())
+        };
+        streamer.begin_step();
+        streamer.guess(guessed.layer, &[guessed.expert.0]);
+        // Beside its reads the guess is begun, and its first piece fails.
+        load(&mut streamer, other).unwrap();
+        assert_eq!(streamer.inflow_stats().guesses_issued, 1);
+        let loaded = load(&mut streamer, guessed);
+        assert_eq!(loaded.is_ok(), heals, "{failures_left} failed reads: {loaded:?}");
+        let stats = streamer.inflow_stats();
+        assert_eq!((stats.demand_reads, stats.guesses_used_late), (2, 0), "{stats:?}");
+        load(&mut streamer, guessed).expect("the drive gives it again");
     }
 }
 

@@ -312,6 +312,7 @@ fn of_gpu(error: &GpuError) -> Exit {
         | GpuError::NoDevice { .. }
         | GpuError::InvalidChoice { .. }
         | GpuError::FeatureMissing { .. } => Exit::Device,
+        GpuError::InvalidVariable { .. } => Exit::Usage,
         error if error.is_out_of_memory() => Exit::Memory,
         _ => Exit::Failed,
     }

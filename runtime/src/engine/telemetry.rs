@@ -54,7 +54,8 @@ impl Telemetry {
         }
     }
 
-    /// Share of uses that waited for no read: a record lay in a slot, in host memory, or was being read already.
+    /// Share of uses that began no read: a record lay in a slot, in host memory, or was being read as a guess, for the rest of which
+    /// they waited.
     pub fn hit_rate_with_late(&self) -> Option<f64> {
         let uses = self.stream.hits + self.stream.misses;
         let late = self.inflow.guesses_used_late + self.inflow.guesses_used + self.inflow.host_hits;

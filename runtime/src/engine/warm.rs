@@ -2,7 +2,8 @@
 //!
 //! - Owns: nothing. In: experts, the most used first, from an earlier run or from recorded routes. Out: slots, and host memory behind
 //!   them, that hold them.
-//! - Invariants: what was used more stays where it is nearer to the device. Uses that are not a step's are counted nowhere.
+//! - Invariants: what was used more stays where it is nearer to the device. Uses that are not a step's are counted nowhere;
+//!   bytes that are read for them are.
 
 use std::ops::ControlFlow;
 

@@ -331,6 +331,12 @@ impl Inflow {
         self.stats
     }
 
+    /// Uses since `before`, which is what [`Self::stats`] said, were not a step's: they are not counted. Bytes are.
+    pub(super) fn forget_uses_since(&mut self, before: InflowStats) {
+        let InflowStats { demand_reads, guesses_used_late, guesses_used, host_hits, .. } = before;
+        self.stats = InflowStats { demand_reads, guesses_used_late, guesses_used, host_hits, ..self.stats };
+    }
+
     /// Asks for an expert that a step waits for.
     pub(super) fn want(&mut self, key: ExpertKey) -> Wanted {
         match self.tier.lookup(key) {
@@ -344,12 +350,19 @@ impl Inflow {
                 Wanted::Held(slot)
             }
             Some((slot, Found::Reading)) => {
-                self.places[slot.0 as usize].is_wanted = true;
+                let place = &mut self.places[slot.0 as usize];
+                // What failed before anybody waited for it is asked for anew once the rest of it has ended, and counted then.
+                let has_failed = !place.is_wanted && place.failure.is_some();
+                if has_failed {
+                    place.failure = Some(ExpertError::Abandoned);
+                }
+                place.is_wanted = true;
+                let has_begun = place.next_piece > 0;
                 if self.tier.is_unwanted_guess(slot) {
-                    if self.places[slot.0 as usize].next_piece > 0 {
-                        self.stats.guesses_used_late += 1;
-                    } else {
-                        self.stats.demand_reads += 1;
+                    match (has_failed, has_begun) {
+                        (true, _) => {}
+                        (false, true) => self.stats.guesses_used_late += 1,
+                        (false, false) => self.stats.demand_reads += 1,
                     }
                     self.tier.want(slot);
                     if let Some(at) = self.guesses.iter().position(|&other| other == slot) {

@@ -351,10 +351,11 @@ impl Streamer {
         layer: LayerIndex,
         experts: &mut Vec<ExpertIndex>,
     ) -> Result<(), ExpertError> {
-        let evictions = self.stats.evictions;
+        let (evictions, before) = (self.stats.evictions, self.inflow.stats());
         let wave = self.plan(layer, experts);
         let done = if wave.loads.is_empty() { Ok(()) } else { self.carry_out(&wave.loads) };
         self.stats.evictions = evictions;
+        self.inflow.forget_uses_since(before);
         done
     }
 

@@ -6,8 +6,8 @@
 //! - Out: a [`Ticket`] after which all of them have arrived.
 //! - Invariants: a read is never in flight without its buffer being owned by the queue. After an error the reads under way
 //!   are waited for and their buffers are back in the ring; where even that fails, the next call takes them back first, and
-//!   no read is ever taken for another. Bytes whose checksum is known are compared with it where the drive put them, before
-//!   a copy of them is recorded.
+//!   no read is ever taken for another. Bytes of a move whose checksum is known are compared with it where the drive put
+//!   them, before a copy of them is recorded; who takes the buffers and reads by himself also compares by himself.
 
 use std::collections::VecDeque;
 use std::ops::Range;

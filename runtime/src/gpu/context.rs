@@ -114,7 +114,7 @@ impl Gpu {
     /// # Errors
     /// [`GpuError::LoaderMissing`], [`GpuError::ValidationMissing`], [`GpuError::NoDevice`],
     /// [`GpuError::InvalidChoice`] with the devices there are, [`GpuError::FeatureMissing`] with what the device lacks;
-    /// the driver's refusals.
+    /// [`GpuError::InvalidVariable`]; the driver's refusals.
     pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let instance = Instance::open(options.validation)?;
         let mut candidates = probe::candidates(&instance)?;
@@ -126,7 +126,7 @@ impl Gpu {
             let range = &mut candidate.info.limits.storage_range;
             *range = range_max.min(*range);
         }
-        let copy_queue = options.copy_queue.or_environment();
+        let copy_queue = options.copy_queue.or_environment()?;
         let device = Arc::new(Device::open(instance, candidate, copy_queue)?);
         let [kernels, copies] = [QueueKind::Kernels, QueueKind::Copies].map(|kind| device.lane(kind));
         let queue = raw_queue(&device, kernels);

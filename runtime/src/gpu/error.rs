@@ -45,6 +45,16 @@ pub enum GpuError {
         /// Index and name of each device.
         devices: Vec<String>,
     },
+    /// A variable of the environment has a value that means nothing.
+    #[error("{name} in the environment is {value:?}: set it to {wanted}, or do not set it")]
+    InvalidVariable {
+        /// Its name.
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        wanted: &'static str,
+    },
     /// The device, or its driver, lacks what this program needs.
     #[error("{device} lacks {}: update its driver or choose another device", .features.join(", "))]
     FeatureMissing {

@@ -1,10 +1,16 @@
-//! Which queues of a device do what. Pure.
+//! Which queues of a device do what. Pure but for [`CopyQueue::or_environment`].
 //!
 //! - Owns: nothing. In: the device's queue families. Out: [`Queues`]: where kernels run, and where copies run beside them.
 //! - Invariants: kernels run on one queue. Copies have another where there is one: of a family that only copies (on discrete devices
 //!   an engine of its own), else a second queue of the kernels' family, else they share it.
 
+use std::ffi::OsStr;
+
 use ash::vk;
+
+use super::GpuError;
+
+const VARIABLE: &str = "FLINT_RT_COPY_QUEUE";
 
 /// Whether copies between host memory and slots run on a queue of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,12 +27,25 @@ pub enum CopyQueue {
 
 impl CopyQueue {
     /// What `FLINT_RT_COPY_QUEUE` in the environment says, in place of `self`: `auto`, `shared` or `split`.
-    pub(super) fn or_environment(self) -> Self {
-        match std::env::var("FLINT_RT_COPY_QUEUE").as_deref() {
-            Ok("auto") => Self::Auto,
-            Ok("shared") => Self::Shared,
-            Ok("split") => Self::Split,
-            _ => self,
+    ///
+    /// # Errors
+    /// [`GpuError::InvalidVariable`] when it says something else.
+    pub(super) fn or_environment(self) -> Result<Self, GpuError> {
+        self.or(std::env::var_os(VARIABLE).as_deref())
+    }
+
+    /// As [`Self::or_environment`], of the variable's value; an empty one counts as not set.
+    fn or(self, value: Option<&OsStr>) -> Result<Self, GpuError> {
+        match value.map(|value| (value, value.to_str())) {
+            None | Some((_, Some(""))) => Ok(self),
+            Some((_, Some("auto"))) => Ok(Self::Auto),
+            Some((_, Some("shared"))) => Ok(Self::Shared),
+            Some((_, Some("split"))) => Ok(Self::Split),
+            Some((value, _)) => Err(GpuError::InvalidVariable {
+                name: VARIABLE,
+                value: value.to_string_lossy().into_owned(),
+                wanted: "`auto`, `shared` or `split`",
+            }),
         }
     }
 }
@@ -98,6 +117,17 @@ mod tests {
     fn chosen(families: &[vk::QueueFamilyProperties]) -> Option<(Place, Option<Place>)> {
         let place = |lane: Lane| (lane.family, lane.index);
         choose(families).map(|queues| (place(queues.kernels), queues.copies.map(place)))
+    }
+
+    #[test]
+    fn the_environment_goes_before_and_what_it_cannot_mean_is_said() {
+        let say = |value: &str| CopyQueue::Split.or(Some(OsStr::new(value)));
+        assert_eq!(say("auto").ok(), Some(CopyQueue::Auto));
+        assert_eq!(say("shared").ok(), Some(CopyQueue::Shared));
+        assert_eq!(say("").ok(), Some(CopyQueue::Split), "as if it were not set");
+        assert_eq!(CopyQueue::Split.or(None).ok(), Some(CopyQueue::Split));
+        let error = say("share").expect_err("there is no such word").to_string();
+        assert!(error.contains("FLINT_RT_COPY_QUEUE") && error.contains("\"share\""), "{error}");
     }
 
     #[test]
