@@ -524,7 +524,7 @@ typedef struct flint_rt_pool_options {
     int32_t read_path;   /* FLINT_RT_READ_*, or 0 */
     int32_t skip_checks; /* not 0: nothing is compared with a store's checksums */
     void *memory;        /* yours, beginning at a page, readable and writable; NULL: the pool takes its own. It is the pool's
-                            until flint_rt_pool_free has returned and no call on the pool is left: only what held requests
+                            until flint_rt_pool_free was FLINT_RT_OK and no call on the pool is left: only what held requests
                             give may be read, nothing written */
     size_t memory_bytes; /* of it; at least what flint_rt_store_pool_bytes says */
 } flint_rt_pool_options;
@@ -552,7 +552,10 @@ FLINT_RT_API flint_rt_status flint_rt_pool_options_init(flint_rt_pool_options *o
 FLINT_RT_API flint_rt_status flint_rt_pool_create(const flint_rt_store *store, const flint_rt_pool_options *options,
                                                   flint_rt_pool **pool);
 
-/* Waits for reads under way. What its requests gave is no longer there. Since 0.1. */
+/* Waits for reads under way. What its requests gave is no longer there, and the pool is gone in any case but of
+ * FLINT_RT_ERR_HANDLE. Errors: FLINT_RT_ERR_TIMEOUT, from here or from the last call of another thread on this pool, when a drive
+ * does not answer for a minute: a read may then still write into options.memory, which must stay mapped and must never be
+ * used again, and the library must stay loaded. The same holds for FLINT_RT_ERR_PANIC. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_pool_free(flint_rt_pool *pool);
 
 #define FLINT_RT_NEEDED 0 /* somebody waits for it: read first */
