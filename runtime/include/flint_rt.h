@@ -41,8 +41,9 @@
  *
  * CALLBACKS
  *   They run in the thread of the call that they belong to. Those of generate may call what never waits, and what is of samplers,
- *   stores and pools, but for the sampler that is in use; what needs a session or what a model computes with is
- *   FLINT_RT_ERR_REENTRANT, whichever session or model it is. They must not throw, longjmp or end the thread.
+ *   stores and pools, but for the sampler that is in use; a sampler that a call of another thread is using then is
+ *   FLINT_RT_ERR_REENTRANT instead of waited for, as that call's callback may want this one's. What needs a session or what a
+ *   model computes with is FLINT_RT_ERR_REENTRANT, whichever session or model it is. They must not throw, longjmp or end the thread.
  */
 #ifndef FLINT_RT_H
 #define FLINT_RT_H

@@ -145,7 +145,7 @@ pub(super) extern "C" fn flint_rt_pool_create(
         let wake = pool.wake().try_clone_to_owned();
         let wake = wake.map_err(|source| crate::disk::DiskError::WakeRefused { source })?;
         target.set(handles::add(Pool {
-            state: Exclusive::new("pool", pool),
+            state: Exclusive::brief("pool", pool),
             wake,
             waiting: AtomicU32::new(0),
             lent,
