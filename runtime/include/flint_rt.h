@@ -336,9 +336,11 @@ FLINT_RT_API flint_rt_status flint_rt_session_feed(flint_rt_session *session, co
 FLINT_RT_API flint_rt_status flint_rt_session_set_prompt(flint_rt_session *session, const uint32_t *tokens,
                                                          size_t token_count, uint32_t *reused);
 
-/* The logits behind the last token that was fed: `count` floats that are the library's, to be read until the next call on this
- * session. Errors: FLINT_RT_ERR_STATE when there are none: nothing was fed, or since then generate or truncate
- * was called. Since 0.1. */
+/* The logits behind the last token that was fed: `count` floats that are the library's, to be read until feed, set_prompt,
+ * flint_rt_step, truncate, restore or generate is called with this session, whether that works or not, or it is freed.
+ * Errors: FLINT_RT_ERR_STATE when there are none: nothing was fed, or since then generate was called, tokens were forgotten
+ * by truncate, restore was not refused, or feed, set_prompt or flint_rt_step did not work; a step that failed by an
+ * argument changed nothing. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_session_logits(flint_rt_session *session, const float **logits, size_t *count);
 
 /* Chooses a token by the logits, which stay as they are, and counts it among the sampler's recent tokens. The token is not
@@ -370,7 +372,7 @@ FLINT_RT_API flint_rt_status flint_rt_session_clone(flint_rt_session *session, f
 FLINT_RT_API flint_rt_status flint_rt_session_save(flint_rt_session *session, const char *path);
 
 /* Makes the session hold what was saved; it then has no logits: feed the next token. A file that cannot be used leaves the session
- * its tokens; a device that fails leaves it empty. Errors: FLINT_RT_ERR_ARGUMENT for a file of another model,
+ * its tokens and logits; a device that fails leaves it empty. Errors: FLINT_RT_ERR_ARGUMENT for a file of another model,
  * FLINT_RT_ERR_DAMAGED, FLINT_RT_ERR_CONTEXT when it does not fit. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_session_restore(flint_rt_session *session, const char *path);
 
@@ -379,7 +381,7 @@ typedef struct flint_rt_feed {
     flint_rt_session *session;
     const uint32_t *tokens; /* what is added to it, at least one */
     size_t token_count;
-    flint_rt_status status; /* written: how it went for this session */
+    flint_rt_status status; /* written where the step is FLINT_RT_OK: how it went for this session */
     uint32_t reserved;
 } flint_rt_feed;
 
