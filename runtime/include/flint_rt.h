@@ -392,7 +392,8 @@ typedef struct flint_rt_feed {
 FLINT_RT_API flint_rt_status flint_rt_step(flint_rt_feed *feeds, size_t feed_count);
 
 /* A token of the reply, and the text that it completes: whole characters, maybe none. Last, with FLINT_RT_NO_TOKEN, U+FFFD for a
- * character that the reply began and did not end. Return 0 to go on, anything else to end the reply. */
+ * character that the reply began and did not end. Return 0 to go on, anything else to end the reply: then it is not called
+ * again. */
 typedef int32_t (*flint_rt_token_fn)(void *user_data, uint32_t token, const char *text, size_t text_bytes);
 
 /* Tokens of the prompt that are fed, of how many. Return 0 to go on, anything else to stop. */
