@@ -597,7 +597,8 @@ FLINT_RT_API flint_rt_status flint_rt_pool_experts(flint_rt_pool *pool, uint64_t
 FLINT_RT_API flint_rt_status flint_rt_pool_release(flint_rt_pool *pool, uint64_t request);
 
 /* A descriptor for poll, select or epoll, that is readable when a read has ended: then call flint_rt_pool_poll. It is the pool's:
- * do not read, write or close it. Since 0.1. */
+ * do not read, write or close it. For one thread: any call on the pool may make it unreadable, so with several wait with a
+ * timeout or by flint_rt_pool_wait. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_pool_eventfd(flint_rt_pool *pool, int32_t *descriptor);
 
 #define FLINT_RT_ABSENT 0
