@@ -41,8 +41,9 @@
  *
  * CALLBACKS
  *   They run in the thread of the call that they belong to. Those of generate may call what never waits, and what is of samplers,
- *   stores and pools, but for the sampler that is in use; what needs a session or what a model computes with is
- *   FLINT_RT_ERR_REENTRANT, whichever session or model it is. They must not throw, longjmp or end the thread.
+ *   stores and pools, but for the sampler that is in use; a sampler that a call of another thread is using then is
+ *   FLINT_RT_ERR_REENTRANT instead of waited for, as that call's callback may want this one's. What needs a session or what a
+ *   model computes with is FLINT_RT_ERR_REENTRANT, whichever session or model it is. They must not throw, longjmp or end the thread.
  */
 #ifndef FLINT_RT_H
 #define FLINT_RT_H
@@ -335,9 +336,11 @@ FLINT_RT_API flint_rt_status flint_rt_session_feed(flint_rt_session *session, co
 FLINT_RT_API flint_rt_status flint_rt_session_set_prompt(flint_rt_session *session, const uint32_t *tokens,
                                                          size_t token_count, uint32_t *reused);
 
-/* The logits behind the last token that was fed: `count` floats that are the library's, to be read until the next call on this
- * session. Errors: FLINT_RT_ERR_STATE when there are none: nothing was fed, or since then generate or truncate
- * was called. Since 0.1. */
+/* The logits behind the last token that was fed: `count` floats that are the library's, to be read until feed, set_prompt,
+ * flint_rt_step, truncate, restore or generate is called with this session, whether that works or not, or it is freed.
+ * Errors: FLINT_RT_ERR_STATE when there are none: nothing was fed, or since then generate was called, tokens were forgotten
+ * by truncate, restore was not refused, or feed, set_prompt or flint_rt_step did not work; a step that failed by an
+ * argument changed nothing. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_session_logits(flint_rt_session *session, const float **logits, size_t *count);
 
 /* Chooses a token by the logits, which stay as they are, and counts it among the sampler's recent tokens. The token is not
@@ -369,7 +372,7 @@ FLINT_RT_API flint_rt_status flint_rt_session_clone(flint_rt_session *session, f
 FLINT_RT_API flint_rt_status flint_rt_session_save(flint_rt_session *session, const char *path);
 
 /* Makes the session hold what was saved; it then has no logits: feed the next token. A file that cannot be used leaves the session
- * its tokens; a device that fails leaves it empty. Errors: FLINT_RT_ERR_ARGUMENT for a file of another model,
+ * its tokens and logits; a device that fails leaves it empty. Errors: FLINT_RT_ERR_ARGUMENT for a file of another model,
  * FLINT_RT_ERR_DAMAGED, FLINT_RT_ERR_CONTEXT when it does not fit. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_session_restore(flint_rt_session *session, const char *path);
 
@@ -378,7 +381,7 @@ typedef struct flint_rt_feed {
     flint_rt_session *session;
     const uint32_t *tokens; /* what is added to it, at least one */
     size_t token_count;
-    flint_rt_status status; /* written: how it went for this session */
+    flint_rt_status status; /* written where the step is FLINT_RT_OK: how it went for this session */
     uint32_t reserved;
 } flint_rt_feed;
 
@@ -389,7 +392,8 @@ typedef struct flint_rt_feed {
 FLINT_RT_API flint_rt_status flint_rt_step(flint_rt_feed *feeds, size_t feed_count);
 
 /* A token of the reply, and the text that it completes: whole characters, maybe none. Last, with FLINT_RT_NO_TOKEN, U+FFFD for a
- * character that the reply began and did not end. Return 0 to go on, anything else to end the reply. */
+ * character that the reply began and did not end. Return 0 to go on, anything else to end the reply: then it is not called
+ * again. */
 typedef int32_t (*flint_rt_token_fn)(void *user_data, uint32_t token, const char *text, size_t text_bytes);
 
 /* Tokens of the prompt that are fed, of how many. Return 0 to go on, anything else to stop. */
@@ -524,7 +528,7 @@ typedef struct flint_rt_pool_options {
     int32_t read_path;   /* FLINT_RT_READ_*, or 0 */
     int32_t skip_checks; /* not 0: nothing is compared with a store's checksums */
     void *memory;        /* yours, beginning at a page, readable and writable; NULL: the pool takes its own. It is the pool's
-                            until flint_rt_pool_free has returned and no call on the pool is left: only what held requests
+                            until flint_rt_pool_free was FLINT_RT_OK and no call on the pool is left: only what held requests
                             give may be read, nothing written */
     size_t memory_bytes; /* of it; at least what flint_rt_store_pool_bytes says */
 } flint_rt_pool_options;
@@ -552,7 +556,10 @@ FLINT_RT_API flint_rt_status flint_rt_pool_options_init(flint_rt_pool_options *o
 FLINT_RT_API flint_rt_status flint_rt_pool_create(const flint_rt_store *store, const flint_rt_pool_options *options,
                                                   flint_rt_pool **pool);
 
-/* Waits for reads under way. What its requests gave is no longer there. Since 0.1. */
+/* Waits for reads under way. What its requests gave is no longer there, and the pool is gone in any case but of
+ * FLINT_RT_ERR_HANDLE. Errors: FLINT_RT_ERR_TIMEOUT, from here or from the last call of another thread on this pool, when a drive
+ * does not answer for a minute: a read may then still write into options.memory, which must stay mapped and must never be
+ * used again, and the library must stay loaded. The same holds for FLINT_RT_ERR_PANIC. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_pool_free(flint_rt_pool *pool);
 
 #define FLINT_RT_NEEDED 0 /* somebody waits for it: read first */
@@ -590,7 +597,8 @@ FLINT_RT_API flint_rt_status flint_rt_pool_experts(flint_rt_pool *pool, uint64_t
 FLINT_RT_API flint_rt_status flint_rt_pool_release(flint_rt_pool *pool, uint64_t request);
 
 /* A descriptor for poll, select or epoll, that is readable when a read has ended: then call flint_rt_pool_poll. It is the pool's:
- * do not read, write or close it. Since 0.1. */
+ * do not read, write or close it. For one thread: any call on the pool may make it unreadable, so with several wait with a
+ * timeout or by flint_rt_pool_wait. Since 0.1. */
 FLINT_RT_API flint_rt_status flint_rt_pool_eventfd(flint_rt_pool *pool, int32_t *descriptor);
 
 #define FLINT_RT_ABSENT 0

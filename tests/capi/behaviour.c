@@ -359,8 +359,13 @@ static void copies(const char *folder) {
     HOLDS(count == prompt_count + 3 && tokens[count - 1] == 10);
     GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 0));
     GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 33));
+    /* What is no step changes nothing. */
+    feeds[0].status = feeds[1].status = 77;
     feeds[1].token_count = 0;
     GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 2));
+    HOLDS(feeds[0].status == 77 && feeds[1].status == 77);
+    WORKS(session, flint_rt_session_logits(session, &logits, &count));
+    WORKS(restored, flint_rt_session_logits(restored, &logits, &count));
     feeds[1] = feeds[0];
     GIVES(FLINT_RT_ERR_ARGUMENT, NULL, flint_rt_step(feeds, 2));
     WORKS(NULL, flint_rt_session_free(clone));

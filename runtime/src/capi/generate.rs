@@ -35,9 +35,9 @@ impl Callbacks<'_> {
         }
     }
 
-    /// The end of a text that stops within a character.
+    /// The end of a text that stops within a character; nothing more for a callback that ended it.
     fn finish(&mut self) {
-        if self.detokenizer.is_holding() {
+        if !self.is_over && self.detokenizer.is_holding() {
             let rest = self.detokenizer.finish();
             self.give(NO_TOKEN, &rest);
         }

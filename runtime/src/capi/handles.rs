@@ -54,10 +54,18 @@ pub(super) trait Kind: Sized {
     /// # Errors
     /// When a call of this thread is using it.
     fn check_free(&self) -> Result<(), Fault>;
+    /// Lets go of it; whoever is the last to do so ends it.
+    ///
+    /// # Errors
+    /// What its end could not give back.
+    fn end(object: Arc<Self>) -> Result<(), Fault> {
+        drop(object);
+        Ok(())
+    }
 }
 
 macro_rules! kinds {
-    ($($kind:ident $name:literal;)*) => {
+    ($($kind:ident $name:literal $(ends by $end:path)?;)*) => {
         $(impl Kind for $kind {
             const NAME: &'static str = $name;
 
@@ -83,6 +91,10 @@ macro_rules! kinds {
                 let text = concat!("the ", $name, " is in use by the call whose callback this is: free it later");
                 Err(Fault::new(Status::Reentrant, text))
             }
+
+            $(fn end(object: Arc<Self>) -> Result<(), Fault> {
+                $end(object)
+            })?
         })*
 
         impl Object {
@@ -106,7 +118,7 @@ kinds! {
     Session "session";
     Sampler "sampler";
     Store "store";
-    Pool "pool";
+    Pool "pool" ends by Pool::end;
 }
 
 fn lost(handle: Handle, wanted: &str) -> Fault {
@@ -151,10 +163,7 @@ pub(super) fn with<T: Kind>(handle: Handle, body: impl FnOnce(&Arc<T>) -> Result
     let Some(object) = found else { return looked };
     let status = guard::run(Some(object.errors()), || body(&object));
     // If it was freed meanwhile, this is its end, which may meet a fault of its own.
-    match guard::run(None, move || {
-        drop(object);
-        Ok(())
-    }) {
+    match guard::run(None, move || T::end(object)) {
         Status::Ok => status,
         fault => fault,
     }
@@ -166,8 +175,9 @@ pub(super) fn free<T: Kind>(handle: Handle) -> Status {
         if handle == 0 {
             return Ok(());
         }
-        find::<T>(handle)?.check_free()?;
-        let object = {
+        let found = find::<T>(handle)?;
+        found.check_free()?;
+        let removed = {
             let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
             let object = table.objects.remove(&handle);
             if table.objects.is_empty() {
@@ -175,8 +185,11 @@ pub(super) fn free<T: Kind>(handle: Handle) -> Status {
             }
             object
         };
-        // Two threads may have freed it at once.
-        object.map(drop).ok_or_else(|| lost(handle, T::NAME))
+        // Two threads may have freed it at once, and either may be the last that has it.
+        let is_ours = removed.is_some();
+        drop(removed);
+        T::end(found)?;
+        if is_ours { Ok(()) } else { Err(lost(handle, T::NAME)) }
     })
 }
 

@@ -3,12 +3,13 @@
 //! - Owns: a value that one call at a time may use. In: calls from any thread. Out: the value, or why not.
 //! - Invariants: calls from other threads wait their turn. A call that panicked leaves the value closed for good. No two threads
 //!   wait for each other: sessions are entered before their model, several of them in the order of their numbers, a sampler or a
-//!   pool last; and a callback of a call that has a model enters no session and no model at all.
+//!   pool last; and a callback of a call that has a model enters no session and no model at all, and waits for no sampler, which
+//!   another call may have while its own callback runs.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::status::{Fault, Status};
 
@@ -37,12 +38,23 @@ fn this_thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
+/// What a call may do while it has a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum While {
+    /// Neither wait for other calls nor run callbacks: so callbacks may wait for its end.
+    Brief,
+    /// Run callbacks, so that they may enter what is free but wait for none.
+    Callbacks,
+    /// Wait for other calls, so that callbacks may not enter it.
+    Waiting,
+}
+
 /// One value, one call at a time.
 pub(super) struct Exclusive<T> {
     /// What it is, for messages.
     what: &'static str,
-    /// Whether a call waits for others while it has it, so that callbacks may not.
-    is_waiting: bool,
+    /// What its calls may do meanwhile.
+    held: While,
     /// The thread whose call has it; 0 when none has.
     owner: AtomicUsize,
     is_broken: AtomicBool,
@@ -56,20 +68,29 @@ pub(super) struct Held<'a, T> {
 }
 
 impl<T> Exclusive<T> {
-    /// What is entered last, a sampler or a pool.
-    pub(super) fn new(what: &'static str, value: T) -> Self {
-        Self {
-            what,
-            is_waiting: false,
-            owner: AtomicUsize::new(0),
-            is_broken: AtomicBool::new(false),
-            value: Mutex::new(value),
-        }
+    /// A pool.
+    pub(super) fn brief(what: &'static str, value: T) -> Self {
+        Self::new(what, While::Brief, value)
+    }
+
+    /// A sampler.
+    pub(super) fn with_callbacks(what: &'static str, value: T) -> Self {
+        Self::new(what, While::Callbacks, value)
     }
 
     /// A session or a model.
     pub(super) fn waiting(what: &'static str, value: T) -> Self {
-        Self { is_waiting: true, ..Self::new(what, value) }
+        Self::new(what, While::Waiting, value)
+    }
+
+    fn new(what: &'static str, held: While, value: T) -> Self {
+        Self {
+            what,
+            held,
+            owner: AtomicUsize::new(0),
+            is_broken: AtomicBool::new(false),
+            value: Mutex::new(value),
+        }
     }
 
     /// Whether a call of this thread has it.
@@ -77,19 +98,33 @@ impl<T> Exclusive<T> {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Waits for calls of other threads.
+    /// Waits for calls of other threads, but not within a callback where those may run callbacks, too.
     ///
     /// # Errors
-    /// [`Status::Reentrant`] within a callback of a call that has it, [`Status::Panic`] after a fault.
+    /// [`Status::Reentrant`] within a callback that may not enter it, or not now; [`Status::Panic`] after a fault.
     pub(super) fn enter(&self) -> Result<Held<'_, T>, Fault> {
-        if self.is_held_here() || (self.is_waiting && is_in_callback()) {
+        if self.is_held_here() || (self.held == While::Waiting && is_in_callback()) {
             let text = format!(
                 "a callback may not use a {} while its call computes: return from it first",
                 self.what
             );
             return Err(Fault::new(Status::Reentrant, text));
         }
-        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = if self.held == While::Callbacks && is_in_callback() {
+            match self.value.try_lock() {
+                Ok(value) => value,
+                Err(TryLockError::Poisoned(error)) => error.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    let text = format!(
+                        "a callback may not wait for the {}, which a call of another thread is using: return from it first",
+                        self.what
+                    );
+                    return Err(Fault::new(Status::Reentrant, text));
+                }
+            }
+        } else {
+            self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        };
         if self.is_broken.load(Ordering::Relaxed) {
             let text =
                 format!("an earlier call met a fault of the library: the {} can only be freed", self.what);
@@ -138,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_call_within_a_call_is_refused_and_another_thread_waits() {
-        let lock = Exclusive::new("thing", 1);
+        let lock = Exclusive::with_callbacks("thing", 1);
         let mut held = lock.enter().unwrap();
         assert_eq!(lock.enter().err().map(|fault| fault.status), Some(Status::Reentrant));
         std::thread::scope(|scope| {
@@ -151,7 +186,8 @@ mod tests {
 
     #[test]
     fn a_callback_enters_what_is_last_and_nothing_else() {
-        let (session, sampler) = (Exclusive::waiting("session", ()), Exclusive::new("sampler", ()));
+        let (session, sampler) =
+            (Exclusive::waiting("session", ()), Exclusive::with_callbacks("sampler", ()));
         in_callback(|| {
             assert_eq!(session.enter().err().map(|fault| fault.status), Some(Status::Reentrant));
             assert!(sampler.enter().is_ok());
@@ -160,8 +196,39 @@ mod tests {
     }
 
     #[test]
+    fn callbacks_of_two_threads_do_not_wait_for_each_others_samplers() {
+        let samplers = [Exclusive::with_callbacks("sampler", ()), Exclusive::with_callbacks("sampler", ())];
+        let both = std::sync::Barrier::new(2);
+        let generate = |own: usize| {
+            let held = samplers[own].enter().unwrap();
+            both.wait();
+            let others = in_callback(|| samplers[1 - own].enter().err().map(|fault| fault.status));
+            both.wait();
+            drop(held);
+            others
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| generate(1));
+            assert_eq!(generate(0), Some(Status::Reentrant));
+            assert_eq!(other.join().unwrap(), Some(Status::Reentrant));
+        });
+    }
+
+    #[test]
+    fn a_callback_waits_for_what_is_held_briefly() {
+        let pool = Exclusive::brief("pool", 1);
+        let mut held = pool.enter().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| in_callback(|| *pool.enter().unwrap()));
+            *held = 2;
+            drop(held);
+            assert_eq!(other.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
     fn a_panic_closes_it() {
-        let lock = Exclusive::new("thing", ());
+        let lock = Exclusive::brief("thing", ());
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _held = lock.enter();
             std::panic::resume_unwind(Box::new("on purpose"));

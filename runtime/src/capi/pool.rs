@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::guard::{self, LastError};
@@ -15,7 +15,7 @@ use super::model::read_path;
 use super::status::{Fault, Status};
 use super::store::Store;
 use super::types::{Expert, PoolOptions, PoolStats};
-use crate::base::limits::READS_IN_FLIGHT_MAX;
+use crate::base::limits::{READ_STALL_MAX, READS_IN_FLIGHT_MAX};
 use crate::base::region::{HostRegion, page_bytes};
 use crate::expert::host_pool::{HostPoolStats, Progress, Residency, Urgency, wait_for_wake};
 use crate::expert::{HostPool, HostPoolOptions, Policy};
@@ -30,6 +30,8 @@ pub(super) struct Pool {
     wake: OwnedFd,
     /// Threads that wait.
     waiting: AtomicU32,
+    /// Lives as long as anything may still read into memory that the caller lent.
+    lent: Weak<()>,
     pub(super) errors: LastError,
 }
 
@@ -37,6 +39,17 @@ impl Pool {
     /// Whether a call of this thread is using it.
     pub(super) fn is_held_here(&self) -> bool {
         self.state.is_held_here()
+    }
+
+    /// Lets go of it; the last to do so waits for its reads.
+    ///
+    /// # Errors
+    /// [`Status::Timeout`] when memory of the caller is still being read into.
+    pub(super) fn end(pool: Arc<Self>) -> Result<(), Fault> {
+        let Some(pool) = Arc::into_inner(pool) else { return Ok(()) };
+        let lent = pool.lent.clone();
+        drop(pool);
+        check_given_back(&lent)
     }
 
     /// Takes in what has ended, and tells how far a request is.
@@ -68,9 +81,22 @@ impl Pool {
     }
 }
 
-/// The caller's memory as a region.
-fn lent(memory: *mut c_void, len_bytes: usize) -> Result<Option<HostRegion>, Fault> {
-    let Some(start) = NonNull::new(memory.cast::<u8>()) else { return Ok(None) };
+/// A read that outlives its queue keeps its buffer, and with it what it was lent by.
+fn check_given_back(lent: &Weak<()>) -> Result<(), Fault> {
+    if lent.strong_count() == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "reads of the pool did not end within {} s and may still write into the memory that was lent to it: the pool is gone, \
+         leave that memory mapped and never use it again",
+        READ_STALL_MAX.as_secs()
+    );
+    Err(Fault::new(Status::Timeout, text))
+}
+
+/// The caller's memory as a region, and what tells how long it is used; neither for null.
+fn lent(memory: *mut c_void, len_bytes: usize) -> Result<(Option<HostRegion>, Weak<()>), Fault> {
+    let Some(start) = NonNull::new(memory.cast::<u8>()) else { return Ok((None, Weak::new())) };
     let page = page_bytes();
     if !start.addr().get().is_multiple_of(page) {
         return Err(Fault::argument(format!(
@@ -80,11 +106,14 @@ fn lent(memory: *mut c_void, len_bytes: usize) -> Result<Option<HostRegion>, Fau
     if len_bytes == 0 || isize::try_from(len_bytes).is_err() {
         return Err(Fault::argument(format!("memory_bytes is {len_bytes}")));
     }
+    let keep = Arc::new(());
+    let watch = Arc::downgrade(&keep);
     // SAFETY:
     // - Page-aligned and of a possible length, checked above.
     // - By the header the caller leaves the memory mapped, and neither reads nor writes it but where a held request's experts
-    //   lie, which it only reads, until the pool is freed; nothing keeps it alive on our side.
-    Ok(Some(unsafe { HostRegion::from_mapped(start, len_bytes, Arc::new(())) }))
+    //   lie, which it only reads, until the pool was freed with success, which it is not while `keep` lives.
+    let region = unsafe { HostRegion::from_mapped(start, len_bytes, keep) };
+    Ok((Some(region), watch))
 }
 
 /// See the header.
@@ -111,14 +140,15 @@ pub(super) extern "C" fn flint_rt_pool_create(
             policy: Policy::default(),
             skip_checks: options.skip_checks != 0,
         };
-        let region = lent(options.memory, options.memory_bytes)?;
+        let (region, lent) = lent(options.memory, options.memory_bytes)?;
         let pool = HostPool::open(store.source.clone(), &how, region)?;
         let wake = pool.wake().try_clone_to_owned();
         let wake = wake.map_err(|source| crate::disk::DiskError::WakeRefused { source })?;
         target.set(handles::add(Pool {
-            state: Exclusive::new("pool", pool),
+            state: Exclusive::brief("pool", pool),
             wake,
             waiting: AtomicU32::new(0),
+            lent,
             errors: LastError::default(),
         }));
         Ok(())
@@ -273,4 +303,28 @@ pub(super) extern "C" fn flint_rt_pool_stats_get(pool: Handle, stats: Out<PoolSt
         };
         stats.fill(&answer, "stats")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lent_memory_is_given_back_only_when_no_read_has_a_part_of_it() {
+        let own = HostRegion::new(2 * page_bytes()).unwrap();
+        let (region, watch) = lent(own.base().as_ptr().cast(), own.len_bytes()).ok().unwrap();
+        let mut buffers = region.unwrap().split(page_bytes(), 2);
+        assert_eq!(check_given_back(&watch).err().map(|fault| fault.status), Some(Status::Timeout));
+        let stalled = buffers.pop();
+        drop(buffers);
+        assert_eq!(check_given_back(&watch).err().map(|fault| fault.status), Some(Status::Timeout));
+        drop(stalled);
+        assert!(check_given_back(&watch).is_ok());
+    }
+
+    #[test]
+    fn memory_of_the_pool_itself_is_nobody_elses_to_wait_for() {
+        let (region, watch) = lent(std::ptr::null_mut(), 0).ok().unwrap();
+        assert!(region.is_none() && check_given_back(&watch).is_ok());
+    }
 }

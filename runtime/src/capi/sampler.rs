@@ -82,7 +82,7 @@ pub(super) extern "C" fn flint_rt_sampler_create(
         let options = sampler_options(&options.read("options")?)?;
         let made = sample::Sampler::new(options, model.info.vocabulary)?;
         let row = Vec::with_capacity(model.info.vocabulary as usize);
-        let state = Exclusive::new("sampler", State { sampler: made, row });
+        let state = Exclusive::with_callbacks("sampler", State { sampler: made, row });
         target.set(handles::add(Sampler { state, errors: LastError::default() }));
         Ok(())
     })

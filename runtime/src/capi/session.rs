@@ -80,11 +80,12 @@ impl Session {
     }
 }
 
-/// Makes `target` hold all that `snapshot` has.
-fn restore(engine: &mut Engine, target: &mut engine::Session, snapshot: Snapshot) -> Result<(), Fault> {
+/// Makes `target` hold all that `snapshot` has, without logits; a snapshot that is refused changes nothing.
+fn restore(engine: &mut Engine, target: &mut State, snapshot: Snapshot) -> Result<(), Fault> {
     let to = u32::try_from(snapshot.tokens().len()).expect("invariant: a context is a u32");
-    let mut restoring = engine.begin_restoring(target, Arc::new(snapshot), to)?;
-    while !engine.restore_step(target, &mut restoring)? {}
+    let mut restoring = engine.begin_restoring(target.session(), Arc::new(snapshot), to)?;
+    target.forget_logits();
+    while !engine.restore_step(target.session(), &mut restoring)? {}
     Ok(())
 }
 
@@ -288,7 +289,7 @@ pub(super) extern "C" fn flint_rt_session_clone(session: Handle, clone: Out<Hand
             let mut engine = session.model.engine.enter()?;
             let snapshot = engine.snapshot(state.session())?;
             let mut copy = made.state.enter()?;
-            restore(&mut engine, copy.session(), snapshot)?;
+            restore(&mut engine, &mut copy, snapshot)?;
             copy.logits.extend_from_slice(&state.logits);
         }
         target.set(handles::add(made));
@@ -317,8 +318,7 @@ pub(super) extern "C" fn flint_rt_session_restore(session: Handle, path: InText)
         let path = path.need("path")?;
         let (mut state, mut engine) = session.begin()?;
         let snapshot = Snapshot::load(path.as_ref(), (engine.snapshot_identity(), &engine.cache_shape()))?;
-        state.forget_logits();
-        restore(&mut engine, state.session(), snapshot)
+        restore(&mut engine, &mut state, snapshot)
     })
 }
 
@@ -331,7 +331,6 @@ pub(super) extern "C" fn flint_rt_step(mut feeds: InOutArray<types::Feed>, feed_
             let text = format!("{} sessions in a step, wanted 1 to {STEP_SEQUENCES_MAX}", feeds.len());
             return Err(Fault::argument(text));
         }
-        feeds.iter_mut().for_each(|feed| feed.status = Status::Cancelled as i32);
         // In the order of their numbers, so that two threads never wait for each other.
         let mut order: Vec<usize> = (0..feeds.len()).collect();
         order.sort_unstable_by_key(|&at| feeds[at].session);
@@ -348,22 +347,24 @@ pub(super) extern "C" fn flint_rt_step(mut feeds: InOutArray<types::Feed>, feed_
             sessions.iter().map(|session| session.state.enter()).collect::<Result<Vec<_>, _>>()?;
         sessions.iter().for_each(|session| session.cancel.store(false, Ordering::Relaxed));
         let mut engine = model.engine.enter()?;
-        let mut parts = Vec::with_capacity(states.len());
-        let mut token_total = 0;
-        for (&at, state) in order.iter().zip(&mut states) {
-            let tokens = feeds[at].tokens.slice(feeds[at].token_count, "tokens")?;
-            if tokens.is_empty() {
-                return Err(engine::EngineError::EmptyPrompt.into());
-            }
-            token_total += tokens.len();
-            state.forget_logits();
-            parts.push(Feed { session: state.session(), tokens, want: Want::Logits });
+        let mut tokens = Vec::with_capacity(states.len());
+        for &at in &order {
+            tokens.push(feeds[at].tokens.slice(feeds[at].token_count, "tokens")?);
         }
+        if tokens.iter().any(|tokens| tokens.is_empty()) {
+            return Err(engine::EngineError::EmptyPrompt.into());
+        }
+        let token_total = tokens.iter().fold(0_usize, |total, tokens| total.saturating_add(tokens.len()));
         let tokens_max = engine.step_tokens_max();
         if token_total > tokens_max as usize {
             return Err(Fault::argument(format!(
                 "{token_total} tokens in a step, wanted at most {tokens_max}"
             )));
+        }
+        let mut parts = Vec::with_capacity(states.len());
+        for (tokens, state) in tokens.into_iter().zip(&mut states) {
+            state.forget_logits();
+            parts.push(Feed { session: state.session(), tokens, want: Want::Logits });
         }
         let mut watch = WatchAll(&sessions);
         let outputs = engine.feed_many(&mut parts, &mut watch)?;

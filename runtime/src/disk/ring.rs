@@ -180,7 +180,14 @@ impl RingQueue {
         if !self.is_refused {
             self.enter(0);
         }
-        if !self.is_refused || self.unsent.is_empty() {
+        if self.unsent.is_empty() {
+            return Ok(());
+        }
+        if !self.is_refused {
+            // The kernel was short of memory, and tells of no read that it has not taken: whoever sleeps is to poll again.
+            if let Some(eventfd) = &self.wake {
+                wake(eventfd.as_fd());
+            }
             return Ok(());
         }
         let pool = match &mut self.pool {
