@@ -586,7 +586,7 @@ fn what_is_installed_serves_cmake_and_static_links() {
     let project = installed.folder.path().join("project");
     fs::create_dir(&project).unwrap();
     let source = root().join("runtime/examples/c/stream_experts.c");
-    if has("cmake") {
+    if has("cmake") && has("make") {
         let list = format!(
             "cmake_minimum_required(VERSION 3.13)\nproject(uses C)\nfind_package(flint_rt {} REQUIRED)\n\
              foreach(kind flint_rt flint_rt_static)\nadd_executable(with_${{kind}} {})\n\
