@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use flint_rt::base::causes::with_causes;
 use flint_rt::disk::DiskError;
 use flint_rt::engine::{EngineError, SnapshotError};
 use flint_rt::expert::ExpertError;
@@ -162,16 +163,7 @@ impl Failure {
 
 /// An error and its causes, each once.
 fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    with_limit(text)
+    with_limit(with_causes(error))
 }
 
 /// Names the limit that is behind too many open files, which no drive and no model is at fault for.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use flint_rt::base::ids::ExpertKey;
 use flint_rt::disk::SourceFile;
-use flint_rt::expert::host_pool::{Progress, Residency, Urgency, wait_for_wake};
+use flint_rt::disk::wait_eventfd;
+use flint_rt::expert::host_pool::{Progress, Residency, Urgency};
 use flint_rt::expert::{HostPool, HostPoolError, HostPoolOptions};
 use flint_rt::store::Source;
 
@@ -23,7 +24,7 @@ fn open(path: &Path, slots: u32, depth: u32) -> (Arc<Source>, HostPool) {
 
 fn wait(pool: &mut HostPool, request: u64) -> Result<(), HostPoolError> {
     while pool.progress(request)? == Progress::Pending {
-        wait_for_wake(pool.wake(), Duration::from_secs(1));
+        wait_eventfd(pool.wake(), Duration::from_secs(1));
         pool.take_in()?;
     }
     Ok(())

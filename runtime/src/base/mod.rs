@@ -2,6 +2,8 @@
 //!
 //! Owns: no resources but [`region::HostRegion`]. Imports nothing of ours.
 
+pub mod causes;
+
 pub mod events;
 
 pub mod host_memory;

@@ -17,7 +17,8 @@ use super::store::Store;
 use super::types::{Expert, PoolOptions, PoolStats};
 use crate::base::limits::{READ_STALL_MAX, READS_IN_FLIGHT_MAX};
 use crate::base::region::{HostRegion, page_bytes};
-use crate::expert::host_pool::{HostPoolStats, Progress, Residency, Urgency, wait_for_wake};
+use crate::disk;
+use crate::expert::host_pool::{HostPoolStats, Progress, Residency, Urgency};
 use crate::expert::{HostPool, HostPoolOptions, Policy};
 
 /// A wait looks up at least so often: another thread may have taken in what this one waits for.
@@ -75,7 +76,7 @@ impl Pool {
             // With others waiting, one of them may empty the eventfd and take in what this one waits for.
             let others = self.waiting.fetch_add(1, Ordering::Relaxed) > 0;
             let at_most = if others { Duration::from_millis(1) } else { LOOK_UP };
-            wait_for_wake(self.wake.as_fd(), at_most.min(left.unwrap_or(at_most)));
+            disk::wait_eventfd(self.wake.as_fd(), at_most.min(left.unwrap_or(at_most)));
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -143,7 +144,7 @@ pub(super) extern "C" fn flint_rt_pool_create(
         let (region, lent) = lent(options.memory, options.memory_bytes)?;
         let pool = HostPool::open(store.source.clone(), &how, region)?;
         let wake = pool.wake().try_clone_to_owned();
-        let wake = wake.map_err(|source| crate::disk::DiskError::WakeRefused { source })?;
+        let wake = wake.map_err(|source| disk::DiskError::WakeRefused { source })?;
         target.set(handles::add(Pool {
             state: Exclusive::brief("pool", pool),
             wake,

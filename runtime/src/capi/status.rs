@@ -2,6 +2,7 @@
 //!
 //! In: errors of the stations. Out: a [`Fault`], a code with its text. Pure.
 
+use crate::base::causes::with_causes;
 use crate::disk::DiskError;
 use crate::engine::{EngineError, SnapshotError};
 use crate::expert::{ExpertError, HostPoolError};
@@ -119,16 +120,7 @@ impl Fault {
     }
 
     fn of(status: Status, error: &dyn std::error::Error) -> Self {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let next = error.to_string();
-            if !text.contains(&next) {
-                text = format!("{text}: {next}");
-            }
-            cause = error.source();
-        }
-        Self { status, text }
+        Self { status, text: with_causes(error) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::base::ids::{ExpertKey, SlotIndex};
 use crate::base::region::{HostBuffer, HostRegion, RegionError};
@@ -581,11 +581,6 @@ impl HostPool {
     pub fn slot_count(&self) -> u32 {
         self.table.slot_count()
     }
-}
-
-/// Waits until `wake` is readable, at most `at_most`; the pool need not be at hand for that.
-pub fn wait_for_wake(wake: BorrowedFd<'_>, at_most: Duration) {
-    disk::wait_eventfd(wake, at_most);
 }
 
 impl Place {

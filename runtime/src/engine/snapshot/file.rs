@@ -59,8 +59,6 @@ pub struct SnapshotHead {
     pub tokens: Vec<TokenId>,
     /// Its cuts.
     pub marks: Vec<CutMark>,
-    /// Bytes of the file.
-    pub file_bytes: u64,
 }
 
 impl SnapshotHead {
@@ -333,8 +331,7 @@ impl<'a> Reader<'a> {
                 return Err(SnapshotError::BadHead { path: path.to_owned(), what: "cut", wanted, got });
             }
         }
-        let mut head =
-            SnapshotHead { model, shape: told_shape, tokens: Vec::new(), marks, file_bytes: len_bytes };
+        let mut head = SnapshotHead { model, shape: told_shape, tokens: Vec::new(), marks };
         let wanted = file_bytes(&head.shape, tokens as u64, &head.marks);
         if wanted != len_bytes {
             return Err(short(wanted));
