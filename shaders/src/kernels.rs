@@ -8,8 +8,9 @@
 
 use crate::Kernel;
 use crate::layout::{
-    ArgmaxPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
-    ForceRoutesPush, GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
+    ArgmaxPush, AttendPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush,
+    ExpertGateUpPush, FfnDownPush, FfnGateUpPush, ForceRoutesPush, GateUpPush, MATRICES, MatmulPush,
+    NormMatmulPush, POOL_BUFFERS, PickExpertsPush, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
@@ -57,6 +58,17 @@ kernels! {
     EXPERT_DOWN = "expert_down", ExpertDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
     /// Bindings: control, routes, y, shared, x.
     COMBINE = "combine", CombinePush, [1; 5], [];
-    /// Bindings: control, source, partial, result.
-    ARGMAX = "argmax", ArgmaxPush, [1; 4], ["FINAL"];
+    /// Bindings: control, source, partial, result, counters.
+    ARGMAX = "argmax", ArgmaxPush, [1; 5], [];
+    /// Bindings: control, x, norm, weight, y.
+    NORM_MATMUL = "norm_matmul", NormMatmulPush, [1, 1, 1, MATRICES, MATRICES], ["ROWS", "TOKENS", "NORM"];
+    /// Bindings: control, x, tiles, pairs, h, pool with gate and up, norm, dense_h.
+    FFN_GATE_UP = "ffn_gate_up", FfnGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS + 2, 1, 1], ["ROWS", "TOKENS", "NORM"];
+    /// Bindings: control, h, tiles, y, routes, pool with down, dense_h, x.
+    FFN_DOWN = "ffn_down", FfnDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS + 1, 1, 1],
+        ["ROWS", "TOKENS", "DOWN", "EXPERTS_USED"];
+    /// Bindings: control, x, norm, weight, logits, table, routes, tiles, pairs, report, counters.
+    PICK_EXPERTS = "pick_experts", PickExpertsPush, [1; 11], ["ROWS", "NORM", "EXPERTS_USED", "PER_LANE"];
+    /// Bindings: control, q, k, v, q_norm, k_norm, angles, k_cache, v_cache, sinks, partial, target, counters.
+    ATTEND = "attend", AttendPush, [1; 13], ["HEAD_DIM", "GROUP", "SPLITS"];
 }

@@ -135,6 +135,8 @@ shared_constants! {
     NO_SLOT: u32 = u32::MAX;
     /// Descriptors in the binding of the expert pool; a slot lies in buffer `slot / slots_per_buffer`.
     POOL_BUFFERS: u32 = 16;
+    /// Matrices that one dispatch of `norm_matmul` takes.
+    MATRICES: u32 = 3;
     /// Words of one expert tile: slot, first pair, pair count.
     TILE_WORDS: u32 = 3;
     /// Word of `control`: 0 lets the kernels run, anything else makes every kernel return at once.
@@ -322,6 +324,116 @@ push_blocks! {
         column_count: u32,
         /// Parts into which a row is cut.
         parts: u32,
+        /// Counter of the first row.
+        counter_first: u32,
+    }
+
+    /// Push constants of `norm_matmul`.
+    NormMatmulPush of "norm_matmul" {
+        /// Rows of the first matrix.
+        first_rows: u32,
+        /// Rows of the second, or 0.
+        second_rows: u32,
+        /// Rows of the third, or 0.
+        third_rows: u32,
+        /// Columns of each matrix, a multiple of 32.
+        column_count: u32,
+        /// Rows of `x` to take; 0 takes the token count of `control`.
+        token_count_max: u32,
+        /// First row of `x`.
+        x_row: u32,
+        /// Values from one row of the first `y` to the next.
+        y_stride: u32,
+        /// Column of the first `y` where row 0 of its matrix goes.
+        y_column: u32,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    }
+
+    /// Push constants of `ffn_gate_up`.
+    FfnGateUpPush of "ffn_gate_up" {
+        /// Rows of an expert's matrices.
+        expert_rows: u32,
+        /// Rows of the dense network's matrices.
+        dense_rows: u32,
+        /// Columns of each matrix, a multiple of 32.
+        column_count: u32,
+        /// Picks of a token.
+        experts_used: u32,
+        /// Tile of workgroup z = 0.
+        tile_first: u32,
+        /// Tiles; what lies behind in z is the dense network's.
+        tile_count: u32,
+        /// Words from one slot to the next.
+        slot_words: u32,
+        /// Slots of one pool buffer.
+        slots_per_buffer: u32,
+        /// Word of a slot where the gate matrix starts.
+        gate_word: u32,
+        /// Word of a slot where the up matrix starts.
+        up_word: u32,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    }
+
+    /// Push constants of `ffn_down`.
+    FfnDownPush of "ffn_down" {
+        /// Rows of each matrix.
+        row_count: u32,
+        /// Columns of an expert's matrix, a multiple of 32.
+        expert_columns: u32,
+        /// Columns of the shared expert's matrix, a multiple of 32.
+        dense_columns: u32,
+        /// Words from one slot to the next.
+        slot_words: u32,
+        /// Slots of one pool buffer.
+        slots_per_buffer: u32,
+        /// Word of a slot where the down matrix starts.
+        down_word: u32,
+    }
+
+    /// Push constants of `pick_experts`.
+    PickExpertsPush of "pick_experts" {
+        /// Experts of the layer.
+        expert_count: u32,
+        /// Columns of the router's matrix.
+        column_count: u32,
+        /// As in `RoutePush`.
+        layer: u32,
+        /// As in `RoutePush`.
+        table_first: u32,
+        /// As in `RoutePush`.
+        report_first: u32,
+        /// As in `RoutePush`.
+        is_resolved: u32,
+        /// As in `RoutePush`.
+        weights_scale: f32,
+        /// Added to the mean of squares.
+        epsilon: f32,
+        /// Counter of the first token.
+        counter_first: u32,
+    }
+
+    /// Push constants of `attend`.
+    AttendPush of "attend" {
+        /// Query heads.
+        head_count: u32,
+        /// Key and value heads.
+        kv_head_count: u32,
+        /// Keys that a token sees, itself among them; 0: all.
+        window: u32,
+        /// Rows of the cache ring.
+        ring_rows: u32,
+        /// 1: rotate; 0: norm only.
+        is_rotated: u32,
+        /// Keys of a split, at least.
+        split_keys: u32,
+        /// Counter of the first token's first KV head.
+        counter_first: u32,
+        /// Factor on a query-key product.
+        scale: f32,
+        /// Added to the mean of squares.
+        epsilon: f32,
     }
 }
 
@@ -353,7 +465,7 @@ mod tests {
 
     #[test]
     fn bytes_are_the_fields_in_order() {
-        let push = ArgmaxPush { column_count: 0x0102_0304, parts: 5 };
-        assert_eq!(push.bytes(), [4, 3, 2, 1, 5, 0, 0, 0]);
+        let push = ArgmaxPush { column_count: 0x0102_0304, parts: 5, counter_first: 6 };
+        assert_eq!(push.bytes(), [4, 3, 2, 1, 5, 0, 0, 0, 6, 0, 0, 0]);
     }
 }

@@ -6,11 +6,18 @@
 // kernel writes the tiles, one a pick; at prefill the host does, sorted by expert. The buffer's index comes from the
 // tile, hence is the same for all lanes of a workgroup.
 //
-// The kernel that includes this declares TOKENS, and its push constants hold tile_first, slot_words, slots_per_buffer.
+// The kernel that includes this declares TOKENS, and its push constants hold tile_first, slot_words, slots_per_buffer. It may
+// define POOL_SIZE: more descriptors than the pool's, for matrices of its own behind them; and WITHOUT_PAIRS.
+
+#ifndef POOL_SIZE
+#define POOL_SIZE POOL_BUFFERS
+#endif
 
 layout(set = 0, binding = 2, std430) readonly buffer Tiles { uint tiles[]; };
+#ifndef WITHOUT_PAIRS
 layout(set = 0, binding = 3, std430) readonly buffer Pairs { uint pairs[]; };
-layout(set = 0, binding = 5, std430) readonly buffer Pool { uint words[]; } pool[POOL_BUFFERS];
+#endif
+layout(set = 0, binding = 5, std430) readonly buffer Pool { uint words[]; } pool[POOL_SIZE];
 
 struct Tile {
     uint pool_index;

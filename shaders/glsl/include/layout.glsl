@@ -11,6 +11,8 @@
 const uint NO_SLOT = 4294967295u;
 // Descriptors in the binding of the expert pool; a slot lies in buffer `slot / slots_per_buffer`.
 const uint POOL_BUFFERS = 16u;
+// Matrices that one dispatch of `norm_matmul` takes.
+const uint MATRICES = 3u;
 // Words of one expert tile: slot, first pair, pair count.
 const uint TILE_WORDS = 3u;
 // Word of `control`: 0 lets the kernels run, anything else makes every kernel return at once.
@@ -124,6 +126,66 @@ struct CombinePush {
 struct ArgmaxPush {
     uint column_count;
     uint parts;
+    uint counter_first;
+};
+
+struct NormMatmulPush {
+    uint first_rows;
+    uint second_rows;
+    uint third_rows;
+    uint column_count;
+    uint token_count_max;
+    uint x_row;
+    uint y_stride;
+    uint y_column;
+    float epsilon;
+};
+
+struct FfnGateUpPush {
+    uint expert_rows;
+    uint dense_rows;
+    uint column_count;
+    uint experts_used;
+    uint tile_first;
+    uint tile_count;
+    uint slot_words;
+    uint slots_per_buffer;
+    uint gate_word;
+    uint up_word;
+    float epsilon;
+};
+
+struct FfnDownPush {
+    uint row_count;
+    uint expert_columns;
+    uint dense_columns;
+    uint slot_words;
+    uint slots_per_buffer;
+    uint down_word;
+};
+
+struct PickExpertsPush {
+    uint expert_count;
+    uint column_count;
+    uint layer;
+    uint table_first;
+    uint report_first;
+    uint is_resolved;
+    float weights_scale;
+    float epsilon;
+    uint counter_first;
+};
+
+struct AttendPush {
+    uint head_count;
+    uint kv_head_count;
+    uint window;
+    uint ring_rows;
+    uint is_rotated;
+    uint split_keys;
+    uint counter_first;
+    float scale;
+    float epsilon;
 };
 
 #endif
