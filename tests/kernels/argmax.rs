@@ -1,4 +1,4 @@
-//! `argmax`, both passes, against its twin: bit for bit, for it only compares.
+//! `argmax` against its twin: bit for bit, for it only compares.
 
 use flint_shaders::kernels::ARGMAX;
 use flint_shaders::layout::{ArgmaxPush, NO_SLOT};
@@ -6,28 +6,24 @@ use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Lanes, Random, count, device, words};
 
-/// Runs both passes over `rows` and returns the result of each row.
+/// The result of each row, after comparison with the twin.
 fn run(lanes: Lanes, rows: &[Vec<f32>], parts: u32) -> Vec<u32> {
-    let device = device().expect("invariant: the caller has seen the device");
+    let Some(device) = device() else { return Vec::new() };
     let row_count = count(rows.len());
-    let push = ArgmaxPush { column_count: count(rows[0].len()), parts };
+    let push = ArgmaxPush { column_count: count(rows[0].len()), parts, counter_first: 2 };
     let control = Control { token_count: row_count, ..Control::default() };
     let source = rows.concat();
-    let mut partial = vec![99u32; (row_count * parts * 2) as usize + 2];
+    let partial = vec![99u32; (row_count * parts * 2) as usize + 2];
     let mut result = vec![99u32; rows.len() + 1];
+    let counters = vec![0u32; rows.len() + 3];
     let what = format!("{push:?}, {row_count} rows, {lanes:?}");
-    for is_final in [0, 1] {
-        let groups = [if is_final == 1 { 1 } else { parts }, row_count, 1];
-        let call = Call { kernel: &ARGMAX, lanes, constants: &[is_final], push: push.bytes(), groups };
-        let after = device.run(&call, &control, &[&[words(&source)], &[&partial], &[&result]]);
-        if is_final == 1 {
-            reference::argmax_final(&control, &push, row_count, &partial, &mut result);
-        } else {
-            reference::argmax_parts(&control, &push, row_count, &source, &mut partial);
-        }
-        assert_eq!(after[2][0], partial, "{what}: partial");
-        assert_eq!(after[3][0], result, "{what}: result");
-    }
+    let groups = [parts, row_count, 1];
+    let call = Call { kernel: &ARGMAX, lanes, constants: &[], push: push.bytes(), groups };
+    let after = device.run(&call, &control, &[&[words(&source)], &[&partial], &[&result], &[&counters]]);
+    reference::argmax(&control, &push, row_count, &source, &mut result);
+    assert_eq!(after[3][0], result, "{what}: result");
+    assert_eq!(after[4][0], counters, "{what}: counters are zero again");
+    assert_eq!(after[2][0][partial.len() - 2..], [99, 99], "{what}: past the last part");
     result.truncate(rows.len());
     result
 }

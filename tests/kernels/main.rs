@@ -13,6 +13,7 @@ mod attention;
 mod combine;
 mod embed;
 mod expert;
+mod fused;
 mod linear;
 mod norm;
 mod rope;

@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
-use super::{Binder, assert_holds};
+use super::{Binder, KernelShape, assert_holds};
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
@@ -30,6 +30,14 @@ impl AttentionShape {
     fn dims(&self) -> (u64, u64) {
         let dim = |heads: u32| u64::from(heads) * u64::from(self.head_dim);
         (dim(self.head_count), dim(self.kv_head_count))
+    }
+
+    /// Asserts that the kernels were made for it.
+    pub(super) fn assert_compiled(&self, compiled: KernelShape) {
+        assert!(
+            compiled.head_dim == self.head_dim && compiled.group * self.kv_head_count == self.head_count,
+            "attention: kernels are made for another shape"
+        );
     }
 }
 
@@ -63,6 +71,21 @@ pub struct RopeBuffers<'a> {
     pub v_cache: &'a Buffer,
 }
 
+impl RopeBuffers<'_> {
+    /// Asserts that each holds its shape.
+    pub(super) fn check(&self, on: &Binder<'_>, kernel: &str, shape: &AttentionShape) {
+        let cache_words =
+            u64::from(shape.ring_rows) * u64::from(shape.kv_head_count) * u64::from(shape.head_dim) / 2;
+        let (q_dim, kv_dim) = shape.dims();
+        on.assert_rows(kernel, "q", self.q, q_dim);
+        on.assert_rows(kernel, "k", self.k, kv_dim);
+        on.assert_rows(kernel, "v", self.v, kv_dim);
+        on.assert_rows(kernel, "angles", self.angles, u64::from(shape.head_dim));
+        assert_holds(kernel, "k_cache", self.k_cache, cache_words);
+        assert_holds(kernel, "v_cache", self.v_cache, cache_words);
+    }
+}
+
 impl Rope {
     /// Binds it to a layer.
     ///
@@ -70,15 +93,7 @@ impl Rope {
     /// When the driver has no descriptors left.
     pub fn new(on: &Binder<'_>, buffers: &RopeBuffers<'_>, shape: &AttentionShape) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control, tokens_max } = *on;
-        let cache_words =
-            u64::from(shape.ring_rows) * u64::from(shape.kv_head_count) * u64::from(shape.head_dim) / 2;
-        let (q_dim, kv_dim) = shape.dims();
-        on.assert_rows("rope", "q", buffers.q, q_dim);
-        on.assert_rows("rope", "k", buffers.k, kv_dim);
-        on.assert_rows("rope", "v", buffers.v, kv_dim);
-        on.assert_rows("rope", "angles", buffers.angles, u64::from(shape.head_dim));
-        assert_holds("rope", "k_cache", buffers.k_cache, cache_words);
-        assert_holds("rope", "v_cache", buffers.v_cache, cache_words);
+        buffers.check(on, "rope", shape);
         let pipeline = pipelines.rope.clone();
         let bindings = gpu.bind(
             &pipeline,
@@ -152,11 +167,7 @@ impl Attention {
         shape: &AttentionShape,
     ) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control, tokens_max } = *on;
-        let compiled = pipelines.shape;
-        assert!(
-            compiled.head_dim == shape.head_dim && compiled.group * shape.kv_head_count == shape.head_count,
-            "attention: kernels are made for another shape"
-        );
+        shape.assert_compiled(pipelines.shape);
         let (q_dim, _) = shape.dims();
         let splits = pipelines.tuning.decode_splits;
         on.assert_rows("attention", "q", q, q_dim);
@@ -231,6 +242,6 @@ impl Attention {
 
 /// 1 / sqrt(head_dim), taken in double and rounded once.
 #[expect(clippy::cast_possible_truncation, reason = "the rounding to f32 is the point")]
-fn attention_scale(head_dim: u32) -> f32 {
+pub(super) fn attention_scale(head_dim: u32) -> f32 {
     (1.0 / f64::from(head_dim).sqrt()) as f32
 }

@@ -21,12 +21,12 @@ pub struct ExpertPool {
 
 impl ExpertPool {
     /// One view an element of the binding; the last buffer stands in for those that do not exist.
-    fn views(&self) -> Vec<BufferView> {
+    pub(super) fn views(&self) -> Vec<BufferView> {
         let last = self.buffers.last().expect("invariant: a pool has a buffer");
         (0..POOL_BUFFERS as usize).map(|i| self.buffers.get(i).unwrap_or(last).view()).collect()
     }
 
-    fn words(bytes: u64) -> u32 {
+    pub(super) fn words(bytes: u64) -> u32 {
         u32::try_from(bytes / 4).expect("invariant: a record is below 16 GiB")
     }
 }
@@ -168,6 +168,6 @@ impl ExpertDown {
     }
 }
 
-fn tiles_max(tiles: &TileBuffers) -> u32 {
+pub(super) fn tiles_max(tiles: &TileBuffers) -> u32 {
     u32::try_from(tiles.tiles.len_bytes() / (TILE_WORDS as u64 * 4)).expect("invariant: tiles are few")
 }

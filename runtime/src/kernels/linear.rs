@@ -28,6 +28,24 @@ pub struct Matrix {
     pub column_count: u32,
 }
 
+impl Matrix {
+    /// Refuses a matrix that had to be cut into pieces, for kernels that take it whole; `what` names it.
+    ///
+    /// # Errors
+    /// [`GpuError::OverLimit`].
+    pub(super) fn check_whole(&self, on: &Binder<'_>, what: &str) -> Result<(), GpuError> {
+        if self.pieces.len() == 1 {
+            return Ok(());
+        }
+        Err(GpuError::OverLimit {
+            what: what.to_owned(),
+            wanted: u64::from(self.row_count) * u64::from(self.column_count) / 32 * 20,
+            limit_name: "maxStorageBufferRange",
+            limit: on.gpu.info().limits.largest_binding(),
+        })
+    }
+}
+
 struct Piece {
     bindings: Bindings,
     row_first: u32,
@@ -132,13 +150,8 @@ impl GateUp {
             gate.row_count == up.row_count && gate.column_count == up.column_count,
             "gate and up differ in shape"
         );
-        if gate.pieces.len() != 1 || up.pieces.len() != 1 {
-            return Err(GpuError::OverLimit {
-                what: "gate and up matrix of a feed-forward network".to_owned(),
-                wanted: u64::from(gate.row_count) * u64::from(gate.column_count) / 32 * 20,
-                limit_name: "maxStorageBufferRange",
-                limit: gpu.info().limits.largest_binding(),
-            });
+        for matrix in [gate, up] {
+            matrix.check_whole(on, "gate and up matrix of a feed-forward network")?;
         }
         on.assert_rows("gate_up", "x", x, u64::from(gate.column_count));
         on.assert_rows("gate_up", "h", h, u64::from(gate.row_count));

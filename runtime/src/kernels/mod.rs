@@ -10,6 +10,8 @@
 //! - nothing here reads or writes bytes of a buffer on the host, or decides which expert is where;
 //! - a wrapper never dispatches past what `new` checked: token counts are asserted against [`Binder::tokens_max`].
 
+pub mod attend;
+
 pub mod attention;
 
 pub mod combine;
@@ -18,9 +20,17 @@ pub mod embed;
 
 pub mod expert;
 
+pub mod ffn;
+
+pub mod fused;
+
 pub mod linear;
 
 pub mod norm;
+
+pub mod norm_matmul;
+
+pub mod pick;
 
 pub mod pipelines;
 
@@ -28,14 +38,19 @@ pub mod router;
 
 pub mod sampling;
 
+pub use attend::Attend;
 pub use attention::{Attention, AttentionShape, Rope};
 pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
+pub use ffn::{FfnDown, FfnDownBuffers, FfnGateUp, RoutedExperts};
+pub use fused::{Counters, FoldedNorm};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use norm::RmsNorm;
-pub use pipelines::{KernelShape, Pipelines, Tuning, few_columns};
-pub use router::{ForceRoutes, Route, Router};
+pub use norm_matmul::NormMatmul;
+pub use pick::PickExperts;
+pub use pipelines::{Fusion, KernelShape, Pipelines, Tuning, few_columns};
+pub use router::{ForceRoutes, Route, RoutePlace, Router};
 pub use sampling::Argmax;
 
 use crate::gpu::{Buffer, Gpu};
@@ -54,6 +69,11 @@ pub struct Binder<'a> {
 }
 
 impl Binder<'_> {
+    /// The pipelines that do several stages in one.
+    fn fused(&self) -> &fused::FusedPipelines {
+        self.pipelines.fused.as_ref().expect("fused kernels are bound where the tuning wants them")
+    }
+
     /// Asserts that `buffer` holds `words` 32-bit values for each of `tokens_max` tokens: a shape that the caller stated wrongly
     /// is our fault, not the user's.
     fn assert_rows(&self, kernel: &str, what: &str, buffer: &Buffer, words: u64) {

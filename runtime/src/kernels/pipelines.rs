@@ -7,6 +7,7 @@
 use flint_shaders::kernels as k;
 
 use super::Rows;
+use super::fused::FusedPipelines;
 use crate::gpu::{DeviceKind, Gpu, GpuError, Pipeline};
 
 /// Tile sizes, chosen by the kind of device.
@@ -28,8 +29,27 @@ pub struct Tuning {
     pub subgroups_one: u32,
     /// Subgroups of a norm's workgroup.
     pub subgroups_norm: u32,
-    /// Splits of the visible keys at decode.
+    /// Splits of the visible keys at decode, at most.
     pub decode_splits: u32,
+    /// Keys of a split, at least, where next tokens have kernels of their own.
+    pub split_keys: u32,
+    /// Subgroups that share the keys of a split there.
+    pub subgroups_attend: u32,
+    /// Rows of a workgroup that sums a token's experts.
+    pub rows_down: u32,
+    /// How much of a next token's layer is done in one dispatch.
+    pub fusion: Fusion,
+}
+
+/// How much of a layer is done in one dispatch, for the next tokens of sequences. Prompts have every stage apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fusion {
+    /// Every stage is a dispatch of its own, as for a prompt.
+    Nothing,
+    /// Stages that need no more arithmetic together.
+    Stages,
+    /// Norms are folded into what reads them, too: each workgroup then sums a row's squares for itself.
+    StagesAndNorms,
 }
 
 impl Tuning {
@@ -44,6 +64,10 @@ impl Tuning {
                 subgroups_one: 1,
                 subgroups_norm: 1,
                 decode_splits: 2,
+                split_keys: 1,
+                subgroups_attend: 1,
+                rows_down: 8,
+                fusion: Fusion::Stages,
             },
             _ => Self {
                 rows_one: 2,
@@ -52,15 +76,19 @@ impl Tuning {
                 tokens_many: 8,
                 subgroups_one: 4,
                 subgroups_norm: 4,
-                decode_splits: 16,
+                decode_splits: 32,
+                split_keys: 64,
+                subgroups_attend: 4,
+                rows_down: 1,
+                fusion: Fusion::StagesAndNorms,
             },
         }
     }
 
     /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
-    /// sums a product, and nobody's keys are split.
+    /// sums a product, nobody's keys are split, and a next token goes through a prompt's kernels.
     pub fn deterministic(self) -> Self {
-        Self { subgroups_one: 1, decode_splits: 1, ..self }
+        Self { subgroups_one: 1, decode_splits: 1, fusion: Fusion::Nothing, ..self }
     }
 }
 
@@ -143,8 +171,8 @@ pub struct Pipelines {
     pub(super) expert_gate_up: Product,
     pub(super) expert_down: Product,
     pub(super) combine: Pipeline,
-    pub(super) argmax_parts: Pipeline,
-    pub(super) argmax_final: Pipeline,
+    pub(super) argmax: Pipeline,
+    pub(super) fused: Option<FusedPipelines>,
 }
 
 impl Pipelines {
@@ -196,8 +224,8 @@ impl Pipelines {
             expert_gate_up: product(&k::EXPERT_GATE_UP, wide, 2, &[])?,
             expert_down: product(&k::EXPERT_DOWN, lanes, 1, &[])?,
             combine: make(&k::COMBINE, lanes, &[])?,
-            argmax_parts: make(&k::ARGMAX, lanes, &[0])?,
-            argmax_final: make(&k::ARGMAX, lanes, &[1])?,
+            argmax: make(&k::ARGMAX, lanes, &[])?,
+            fused: FusedPipelines::new(gpu, shape, &tuning)?,
         })
     }
 

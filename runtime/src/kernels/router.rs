@@ -111,8 +111,36 @@ pub struct RouteBuffers<'a> {
     pub report: &'a Buffer,
 }
 
+/// The layer that [`Route`] serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoutePlace {
+    /// The model's layer.
+    pub layer: LayerIndex,
+    /// Which of those with experts, from 0: its row of the table.
+    pub moe_layer: u32,
+    /// Word of the report where its picks start.
+    pub report_first: u32,
+    /// Factor on the normalised weights.
+    pub weights_scale: f32,
+}
+
+impl RoutePlace {
+    /// Asserts that each of `buffers` holds its shape; the word where the layer's row of the table begins.
+    pub(super) fn check(&self, on: &Binder<'_>, kernel: &str, buffers: &RouteBuffers<'_>) -> u32 {
+        let shape = on.pipelines.shape;
+        let table_first = self.moe_layer * shape.expert_count;
+        let route_words = 2 * u64::from(shape.experts_used);
+        on.assert_rows(kernel, "logits", buffers.logits, u64::from(shape.expert_count));
+        on.assert_rows(kernel, "routes", buffers.routes, route_words);
+        on.assert_rows(kernel, "report", buffers.report, route_words);
+        assert_holds(kernel, "report", buffers.report, u64::from(self.report_first) + route_words);
+        assert_holds(kernel, "table", buffers.table, u64::from(table_first + shape.expert_count));
+        table_first
+    }
+}
+
 impl Route {
-    /// Binds it to model layer `layer`, whose row of the table is `moe_layer`.
+    /// Binds it to the layer of `place`.
     ///
     /// # Errors
     /// When the driver has no descriptors left.
@@ -120,20 +148,10 @@ impl Route {
         on: &Binder<'_>,
         buffers: &RouteBuffers<'_>,
         tiles: &TileBuffers,
-        layer: LayerIndex,
-        moe_layer: u32,
-        report_first: u32,
-        weights_scale: f32,
+        place: RoutePlace,
     ) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control, tokens_max } = *on;
-        let expert_count = pipelines.shape.expert_count;
-        let table_first = moe_layer * expert_count;
-        let route_words = 2 * u64::from(pipelines.shape.experts_used);
-        on.assert_rows("route", "logits", buffers.logits, u64::from(expert_count));
-        on.assert_rows("route", "routes", buffers.routes, route_words);
-        on.assert_rows("route", "report", buffers.report, route_words);
-        assert_holds("route", "report", buffers.report, u64::from(report_first) + route_words);
-        assert_holds("route", "table", buffers.table, u64::from(table_first + expert_count));
+        let table_first = place.check(on, "route", buffers);
         let pipeline = pipelines.route.clone();
         let bindings = gpu.bind(
             &pipeline,
@@ -148,12 +166,12 @@ impl Route {
             ],
         )?;
         let push = RoutePush {
-            expert_count,
-            layer: layer.0,
+            expert_count: pipelines.shape.expert_count,
+            layer: place.layer.0,
             table_first,
-            report_first,
+            report_first: place.report_first,
             is_resolved: 0,
-            weights_scale,
+            weights_scale: place.weights_scale,
         };
         Ok(Self { pipeline, bindings, push, tokens_max })
     }

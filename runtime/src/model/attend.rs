@@ -4,7 +4,7 @@
 
 use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
-use crate::kernels::{Attention, AttentionShape, Binder, Rope};
+use crate::kernels::{self, Attention, AttentionShape, Binder, Fusion, Rope};
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
@@ -13,6 +13,8 @@ use crate::model::weights::LayerWeights;
 pub(super) struct Attend {
     rope: Rope,
     attention: Attention,
+    /// Both in one, for a row that is a next token.
+    next: Option<kernels::Attend>,
 }
 
 impl Attend {
@@ -40,11 +42,22 @@ impl Attend {
         };
         let attention =
             [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
-        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)? })
+        let next = match model.pipelines.tuning().fusion {
+            Fusion::Nothing => None,
+            Fusion::Stages | Fusion::StagesAndNorms => {
+                let buffers = [&scratch.split_sums, &weights.sinks, &scratch.attended];
+                Some(kernels::Attend::new(on, &rope, buffers, shape, scratch.attend_counters())?)
+            }
+        };
+        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)?, next })
     }
 
     /// For one token of a sequence that is alone in its step.
     pub(super) fn record_one(&self, recorder: &mut Recorder) {
+        if let Some(next) = &self.next {
+            next.record(recorder, 0);
+            return;
+        }
         self.rope.record(recorder, 1);
         recorder.barrier();
         self.attention.record(recorder, 1);
@@ -64,11 +77,17 @@ pub(super) struct AttendRows<'a> {
 
 /// For the rows of several sequences, those of one row first.
 pub(super) fn record_all(parts: &[AttendRows<'_>], recorder: &mut Recorder) {
+    let (mut ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
     for part in parts {
-        part.attend.rope.record_from(recorder, part.first, part.count);
+        match &part.attend.next {
+            Some(next) if part.count == 1 => next.record(recorder, part.first),
+            _ => part.attend.rope.record_from(recorder, part.first, part.count),
+        }
+    }
+    if ones.first().is_some_and(|part| part.attend.next.is_some()) {
+        ones = &[];
     }
     // The sums of one row's splits and those of many rows share a buffer, so these come after those.
-    let (ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
     for group in [ones, longer].into_iter().filter(|group| !group.is_empty()) {
         recorder.barrier();
         for part in group {

@@ -14,10 +14,11 @@ use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
     AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Matmul,
-    RmsNorm, Route, Router, Rows,
+    RmsNorm, Route, RoutePlace, Router, Rows,
 };
 use crate::model::Model;
 use crate::model::attend::{Attend, AttendRows, record_all};
+use crate::model::fused::FusedLayer;
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
 
@@ -39,6 +40,8 @@ pub struct Layer {
     experts: Option<Experts>,
     /// What the layer behind may want, where it has experts.
     guess: Option<Guess>,
+    /// The same in fewer dispatches, for next tokens.
+    fused: Option<FusedLayer>,
 }
 
 /// The rows that a sequence has in a step, with its layer.
@@ -123,7 +126,13 @@ impl Layer {
             down: Matmul::new(&on, &scratch.hidden, &ffn.down, down_target, experts.is_none())?,
             experts,
             guess: Guess::new(model, index)?,
+            fused: FusedLayer::new(model, index)?,
         })
+    }
+
+    /// The kernels that do several stages in one, where `rows` are summed as next tokens are.
+    fn fused(&self, rows: Rows) -> Option<&FusedLayer> {
+        self.fused.as_ref().filter(|_| matches!(rows, Rows::Few(_)))
     }
 
     /// Attention of one token of one sequence, added to the residual, and the norm in front of what follows.
@@ -148,39 +157,90 @@ impl Layer {
 
     /// The norm, queries, keys and values, and a barrier.
     fn record_inputs(&self, recorder: &mut Recorder, rows: Rows) {
+        let fused = self.fused(rows);
         recorder.barrier();
-        self.attn_norm.record(recorder, rows.count(), 0, 0);
-        recorder.barrier();
-        self.q.record(recorder, rows);
-        self.k.record(recorder, rows);
-        self.v.record(recorder, rows);
+        if !fused.is_some_and(|fused| fused.folds_norms) {
+            self.attn_norm.record(recorder, rows.count(), 0, 0);
+            recorder.barrier();
+        }
+        if let Some(fused) = fused {
+            fused.qkv.record(recorder, rows.count());
+        } else {
+            self.q.record(recorder, rows);
+            self.k.record(recorder, rows);
+            self.v.record(recorder, rows);
+        }
         recorder.barrier();
     }
 
-    /// What attention gave, added to the residual, and the norm in front of what follows.
+    /// What attention gave, added to the residual, and the norm in front of what follows unless that folds it in.
     fn record_outputs(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
         self.o.record(recorder, rows);
-        recorder.barrier();
-        self.ffn_norm.record(recorder, rows.count(), 0, 0);
+        if !self.fused(rows).is_some_and(|fused| fused.folds_norms) {
+            recorder.barrier();
+            self.ffn_norm.record(recorder, rows.count(), 0, 0);
+        }
     }
 
     /// The dense network of a lead layer, added to the residual; with `guesses`, beside it the next layer's picks.
     pub fn record_dense(&self, recorder: &mut Recorder, rows: Rows, guesses: bool) {
         assert!(self.experts.is_none(), "an expert layer has no dense network");
         recorder.barrier();
-        self.gate_up.record(recorder, rows);
-        self.record_guess_logits(recorder, rows.count(), guesses);
-        recorder.barrier();
-        self.record_guess(recorder, guesses);
+        if let Some(fused) = self.fused(rows) {
+            fused.gate_up.record_dense(recorder, rows.count());
+            if guesses {
+                fused.record_guess(recorder, rows.count(), true);
+            }
+            recorder.barrier();
+        } else {
+            self.gate_up.record(recorder, rows);
+            self.record_guess_logits(recorder, rows.count(), guesses);
+            recorder.barrier();
+            self.record_guess(recorder, guesses);
+        }
         self.down.record(recorder, rows);
     }
 
     /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for
     /// many the host does it, and finds the guesses where the report begins.
-    pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
-        let experts = self.experts();
+    pub fn record_route(&self, recorder: &mut Recorder, rows: Rows, is_resolved: bool, guesses: bool) {
+        assert!(!is_resolved || rows.count() == 1, "the table resolves one token");
         recorder.barrier();
+        match self.fused(rows) {
+            Some(fused) => self.record_fused_route(fused, recorder, rows.count(), is_resolved, guesses),
+            None => self.record_route_apart(recorder, rows.count(), is_resolved, guesses),
+        }
+    }
+
+    fn record_fused_route(
+        &self,
+        fused: &FusedLayer,
+        recorder: &mut Recorder,
+        tokens: u32,
+        is_resolved: bool,
+        guesses: bool,
+    ) {
+        if guesses {
+            fused.record_guess(recorder, tokens, is_resolved);
+        }
+        let pick = &fused.experts().pick;
+        if self.experts().force.is_some() {
+            // Picks that are dictated stand between router and choice, so these are two stages.
+            if fused.folds_norms {
+                self.ffn_norm.record(recorder, tokens, 0, 0);
+                recorder.barrier();
+            }
+            self.record_route_apart(recorder, tokens, is_resolved, false);
+        } else if is_resolved {
+            pick.record_resolved(recorder);
+        } else {
+            pick.record_unresolved(recorder, tokens);
+        }
+    }
+
+    fn record_route_apart(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
+        let experts = self.experts();
         experts.router.record(recorder, tokens);
         self.record_guess_logits(recorder, tokens, guesses);
         recorder.barrier();
@@ -194,7 +254,6 @@ impl Layer {
             recorder.barrier();
         }
         if is_resolved {
-            assert_eq!(tokens, 1, "the table resolves one token");
             experts.route.record_resolved(recorder);
         } else {
             experts.route.record_unresolved(recorder, tokens);
@@ -210,6 +269,12 @@ impl Layer {
     pub fn record_experts_of_one(&self, recorder: &mut Recorder) {
         let experts = self.experts();
         recorder.barrier();
+        if let Some(fused) = &self.fused {
+            fused.gate_up.record_one(recorder);
+            recorder.barrier();
+            fused.experts().down.record_one(recorder);
+            return;
+        }
         self.gate_up.record(recorder, Rows::Few(1));
         experts.gate_up.record(recorder, Rows::Few(1), 0, experts.used);
         recorder.barrier();
@@ -224,7 +289,12 @@ impl Layer {
         let experts = self.experts();
         recorder.barrier();
         for kind in tiles {
-            experts.gate_up.record(recorder, kind.pairs, kind.first, kind.count);
+            match self.fused(kind.pairs) {
+                Some(fused) => {
+                    fused.gate_up.record_routed(recorder, kind.pairs.count(), kind.first, kind.count);
+                }
+                None => experts.gate_up.record(recorder, kind.pairs, kind.first, kind.count),
+            }
         }
         recorder.barrier();
         for kind in tiles {
@@ -235,6 +305,12 @@ impl Layer {
     /// The shared expert, and the sum with the rows that all waves left.
     pub fn record_shared_and_combine(&self, recorder: &mut Recorder, rows: Rows) {
         recorder.barrier();
+        if let Some(fused) = self.fused(rows) {
+            fused.gate_up.record_dense(recorder, rows.count());
+            recorder.barrier();
+            fused.experts().down.record_given(recorder, rows.count());
+            return;
+        }
         self.gate_up.record(recorder, rows);
         recorder.barrier();
         self.down.record(recorder, rows);
@@ -277,11 +353,15 @@ impl Guess {
             routes: &scratch.guess_routes,
             report: &scratch.guess_report,
         };
-        let report_first = moe_layer * 2 * config.experts_used;
-        let (layer, scale) = (LayerIndex(next), config.expert_weights_scale);
+        let place = RoutePlace {
+            layer: LayerIndex(next),
+            moe_layer,
+            report_first: moe_layer * 2 * config.experts_used,
+            weights_scale: config.expert_weights_scale,
+        };
         Ok(Some(Self {
             router: Router::new(&on, &scratch.normed, router, &scratch.guess_logits, config.embed_dim)?,
-            route: Route::new(&apart, &route, &scratch.guess_tiles, layer, moe_layer, report_first, scale)?,
+            route: Route::new(&apart, &route, &scratch.guess_tiles, place)?,
         }))
     }
 }
@@ -291,13 +371,7 @@ impl Experts {
         let (config, scratch) = (&model.config, &model.scratch);
         let (embed, ffn) = (config.embed_dim, config.expert_ffn_dim);
         let moe_layer = index - config.lead_layer_count;
-        let memory = model.streamer.memory();
-        let pool = ExpertPool {
-            buffers: memory.buffers.clone(),
-            slots_per_buffer: memory.slots_per_buffer,
-            record_bytes: memory.record_bytes,
-            gate_bytes: config.gate_bytes(),
-        };
+        let pool = expert_pool(model);
         let route = RouteBuffers {
             logits: &scratch.router_logits,
             table: model.streamer.table(),
@@ -321,10 +395,12 @@ impl Experts {
                 on,
                 &route,
                 &scratch.tiles,
-                LayerIndex(index),
-                moe_layer,
-                moe_layer * 2 * config.experts_used,
-                config.expert_weights_scale,
+                RoutePlace {
+                    layer: LayerIndex(index),
+                    moe_layer,
+                    report_first: moe_layer * 2 * config.experts_used,
+                    weights_scale: config.expert_weights_scale,
+                },
             )?,
             gate_up: ExpertGateUp::new(
                 on,
@@ -350,5 +426,16 @@ impl Experts {
                 embed,
             )?,
         })
+    }
+}
+
+/// The pool's memory as kernels see it.
+pub(super) fn expert_pool(model: &Model) -> ExpertPool {
+    let memory = model.streamer.memory();
+    ExpertPool {
+        buffers: memory.buffers.clone(),
+        slots_per_buffer: memory.slots_per_buffer,
+        record_bytes: memory.record_bytes,
+        gate_bytes: model.config.gate_bytes(),
     }
 }

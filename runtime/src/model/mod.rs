@@ -30,6 +30,7 @@ mod attend;
 pub mod layer;
 
 pub mod forced;
+mod fused;
 
 pub mod sequence;
 

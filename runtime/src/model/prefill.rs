@@ -142,7 +142,7 @@ impl Model {
             if index + 1 < layer_count {
                 let next = layers_of(parts, index + 1);
                 Layer::record_attend(&next, &mut recorder, rows);
-                next[0].layer.record_route(&mut recorder, count, false, guesses);
+                next[0].layer.record_route(&mut recorder, rows, false, guesses);
             } else if !has_watched_logits {
                 self.record_wanted_logits(parts, &mut recorder);
             }
@@ -181,7 +181,7 @@ impl Model {
             if index < lead {
                 layers[0].layer.record_dense(&mut recorder, rows, false);
             } else {
-                layers[0].layer.record_route(&mut recorder, rows.count(), false, guesses);
+                layers[0].layer.record_route(&mut recorder, rows, false, guesses);
             }
         }
         step.submit(self, recorder, mark)
@@ -255,7 +255,7 @@ impl Model {
             return;
         }
         let rows: Vec<u32> = wanting.iter().map(|part| part.last_row()).collect();
-        parts[0].sequence.head.record_each(recorder, &rows);
+        parts[0].sequence.head.record_each(self, recorder, &rows);
         recorder.barrier();
         for (row, part) in (0..).zip(wanting) {
             if part.want == Want::Logits {

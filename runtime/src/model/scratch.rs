@@ -4,7 +4,7 @@ use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, TILE_WORDS};
 
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, Gpu, GpuError, Placement};
-use crate::kernels::{Argmax, Attention, Pipelines, TileBuffers};
+use crate::kernels::{Argmax, Attend, Attention, Counters, Pipelines, TileBuffers};
 use crate::model::grouping::tiles_max;
 use crate::model::hparams::FlintConfig;
 
@@ -41,6 +41,8 @@ pub struct Scratch {
     pub v: Buffer,
     /// f32 `[T, head_count, splits, head_dim + 2]`.
     pub partial: Buffer,
+    /// f32 `[min(T, STEP_SEQUENCES_MAX), head_count, splits, head_dim + 2]`: the same of next tokens.
+    pub split_sums: Buffer,
     /// f32 `[T, head_count * head_dim]`.
     pub attended: Buffer,
     /// f32 `[T, max(ffn_dim, shared_ffn_dim)]`.
@@ -81,6 +83,12 @@ pub struct Scratch {
     pub argmax_partial: Buffer,
     /// Device to host: u32 `[LOGIT_ROWS]`.
     pub argmax_report: Buffer,
+    /// u32: zero between dispatches, and set to it when a step begins, whatever became of the one before. Of attention, of the choice
+    /// of experts, of the greedy tokens, one after another.
+    pub counters: Buffer,
+    /// The same, of guesses: they run beside what uses those.
+    pub guess_counters: Buffer,
+    kv_head_count: u32,
 }
 
 /// Device and host-visible bytes that a scratch takes, for the memory plan.
@@ -98,8 +106,9 @@ pub fn scratch_bytes(config: &FlintConfig, decode_splits: u32, tokens_max: u32) 
         + k * (w(config.expert_ffn_dim) + w(config.embed_dim) + 8)
         + 2 * w(config.head_dim);
     let partial = Attention::partial_words(decode_splits, config.head_count, config.head_dim, tokens_max);
+    let split_sums = Attend::partial_words(decode_splits, config.head_count, config.head_dim, tokens_max);
     let logits = 2 * w(LOGIT_ROWS) * w(config.vocabulary);
-    4 * (t * a_token + partial + logits)
+    4 * (t * a_token + partial + split_sums + logits)
 }
 
 impl Scratch {
@@ -157,6 +166,15 @@ impl Scratch {
                     tokens_max,
                 ),
             )?,
+            split_sums: device(
+                "attention splits of next tokens",
+                Attend::partial_words(
+                    pipelines.tuning().decode_splits,
+                    config.head_count,
+                    config.head_dim,
+                    tokens_max,
+                ),
+            )?,
             attended: device("attended", t * q_dim)?,
             hidden: device("hidden", t * w(config.ffn_dim.max(config.shared_ffn_dim)))?,
             shared: device("shared expert", t * embed)?,
@@ -187,6 +205,37 @@ impl Scratch {
             logits_report: words("logits report", w(LOGIT_ROWS) * vocabulary, Placement::Readback)?,
             argmax_partial: device("argmax parts", Argmax::partial_words(LOGIT_ROWS))?,
             argmax_report: words("argmax report", w(LOGIT_ROWS), Placement::Readback)?,
+            counters: device("counters", w(argmax_counter(config.kv_head_count) + LOGIT_ROWS))?,
+            guess_counters: device("guess counters", w(STEP_SEQUENCES_MAX))?,
+            kv_head_count: config.kv_head_count,
         })
     }
+
+    /// Counters of attention: one a row and KV head.
+    pub fn attend_counters(&self) -> Counters<'_> {
+        Counters { buffer: &self.counters, first: 0 }
+    }
+
+    /// Counters of the choice of experts: one a row.
+    pub fn pick_counters(&self) -> Counters<'_> {
+        Counters { buffer: &self.counters, first: pick_counter(self.kv_head_count) }
+    }
+
+    /// Counters of the greedy tokens: one a row.
+    pub fn argmax_counters(&self) -> Counters<'_> {
+        Counters { buffer: &self.counters, first: argmax_counter(self.kv_head_count) }
+    }
+
+    /// Counters of guesses at a choice of experts: one a row.
+    pub fn guess_counters(&self) -> Counters<'_> {
+        Counters { buffer: &self.guess_counters, first: 0 }
+    }
+}
+
+fn pick_counter(kv_head_count: u32) -> u32 {
+    kv_head_count * STEP_SEQUENCES_MAX
+}
+
+fn argmax_counter(kv_head_count: u32) -> u32 {
+    pick_counter(kv_head_count) + STEP_SEQUENCES_MAX
 }

@@ -6,7 +6,7 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS};
 
 use crate::base::events::Lane;
 use crate::gpu::{Buffer, Clock, Commands, GpuError, Mark, Placement, Recorder};
-use crate::kernels::{Argmax, Embed, Matmul, RmsNorm, Rows};
+use crate::kernels::{Argmax, Binder, Embed, FoldedNorm, Fusion, Matmul, NormMatmul, RmsNorm, Rows};
 use crate::model::kv_cache::KvCache;
 use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
@@ -16,6 +16,8 @@ use crate::model::{Model, ModelError};
 pub(super) struct Head {
     norm: RmsNorm,
     output: Matmul,
+    /// Norm and output in one, of rows of the residual and of rows that were gathered: where norms are folded.
+    folded: Option<[NormMatmul; 2]>,
     argmax: Argmax,
 }
 
@@ -23,6 +25,16 @@ impl Head {
     fn new(model: &Model) -> Result<Self, GpuError> {
         let (config, scratch) = (&model.config, &model.scratch);
         let on = model.binder(LOGIT_ROWS);
+        let norm = FoldedNorm { weight: &model.weights.output_norm, epsilon: config.norm_epsilon };
+        let folded = |on: &Binder<'_>, x: &Buffer| {
+            NormMatmul::new(on, x, norm, &model.weights.output, &scratch.logits)
+        };
+        let folded = match model.pipelines.tuning().fusion {
+            Fusion::StagesAndNorms => {
+                Some([folded(&model.binder(scratch.tokens_max), &scratch.x)?, folded(&on, &scratch.normed)?])
+            }
+            Fusion::Nothing | Fusion::Stages => None,
+        };
         Ok(Self {
             norm: RmsNorm::new(
                 &on,
@@ -33,11 +45,13 @@ impl Head {
                 config.norm_epsilon,
             )?,
             output: Matmul::new(&on, &scratch.normed, &model.weights.output, &scratch.logits, false)?,
+            folded,
             argmax: Argmax::new(
                 &on,
                 &scratch.logits,
                 &scratch.argmax_partial,
                 &scratch.argmax_report,
+                scratch.argmax_counters(),
                 config.vocabulary,
             )?,
         })
@@ -46,25 +60,49 @@ impl Head {
     /// Logits and greedy tokens of rows `row_first ..` of the residual.
     pub(super) fn record(&self, recorder: &mut Recorder, row_first: u32, rows: u32) {
         recorder.barrier();
-        self.norm.record(recorder, rows, row_first, 0);
-        self.record_normed(recorder, rows.into());
-    }
-
-    /// Logits and greedy tokens of these rows of the residual, each as it would be alone.
-    pub(super) fn record_each(&self, recorder: &mut Recorder, rows: &[u32]) {
-        recorder.barrier();
-        for (target, &row) in (0..).zip(rows) {
-            self.norm.record(recorder, 1, row, target);
+        match (&self.folded, Rows::from(rows)) {
+            (Some([residual, _]), Rows::Few(_)) => residual.record_rows(recorder, row_first, rows),
+            (_, summed) => {
+                self.norm.record(recorder, rows, row_first, 0);
+                recorder.barrier();
+                self.output.record_rows(recorder, summed);
+            }
         }
-        let count = u32::try_from(rows.len()).expect("invariant: at most LOGIT_ROWS");
-        self.record_normed(recorder, Rows::Few(count));
+        self.record_argmax(recorder, rows);
     }
 
-    fn record_normed(&self, recorder: &mut Recorder, rows: Rows) {
+    /// Logits and greedy tokens of these rows of the residual of `model`, each as it would be alone.
+    pub(super) fn record_each(&self, model: &Model, recorder: &mut Recorder, rows: &[u32]) {
+        let count = u32::try_from(rows.len()).expect("invariant: at most LOGIT_ROWS");
         recorder.barrier();
-        self.output.record_rows(recorder, rows);
+        match &self.folded {
+            Some([residual, _]) if rows.is_sorted_by(|&row, &next| next == row + 1) => {
+                residual.record_rows(recorder, rows[0], count);
+            }
+            Some([_, gathered]) => {
+                let scratch = &model.scratch;
+                let row_bytes = u64::from(model.config.embed_dim) * 4;
+                for (target, &row) in (0..).zip(rows) {
+                    let from = u64::from(row) * row_bytes;
+                    recorder.copy(&scratch.x, from, &scratch.normed, target * row_bytes, row_bytes);
+                }
+                recorder.barrier();
+                gathered.record_rows(recorder, 0, count);
+            }
+            None => {
+                for (target, &row) in (0..).zip(rows) {
+                    self.norm.record(recorder, 1, row, target);
+                }
+                recorder.barrier();
+                self.output.record_rows(recorder, Rows::Few(count));
+            }
+        }
+        self.record_argmax(recorder, count);
+    }
+
+    fn record_argmax(&self, recorder: &mut Recorder, rows: u32) {
         recorder.barrier();
-        self.argmax.record(recorder, rows.count());
+        self.argmax.record(recorder, rows);
     }
 }
 
@@ -204,6 +242,10 @@ impl Sequence {
         recorder.copy(&scratch.control_upload, 0, &scratch.control, 0, CONTROL_WORDS as u64 * 4);
         let angle_bytes = u64::from(tokens) * u64::from(config.head_dim) * 4;
         recorder.copy(&scratch.angles_upload, 0, &scratch.angles, 0, angle_bytes);
+        // They are zero, unless a step before was given up by a device that had only begun it.
+        for counters in [&scratch.counters, &scratch.guess_counters] {
+            recorder.fill(counters, 0, counters.len_bytes(), 0);
+        }
         recorder.barrier();
         self.embed.record(recorder, tokens);
     }
@@ -217,7 +259,7 @@ impl Sequence {
             layer.record_dense(recorder, Rows::Few(1), guesses);
         }
         self.layers[lead].record_attend_one(recorder);
-        self.layers[lead].record_route(recorder, 1, true, guesses);
+        self.layers[lead].record_route(recorder, Rows::Few(1), true, guesses);
     }
 
     fn record_decode(&self, model: &Model, guesses: bool) -> Result<DecodeCommands, GpuError> {
@@ -241,7 +283,7 @@ impl Sequence {
             match self.layers.get(index + 1) {
                 Some(next) => {
                     next.record_attend_one(&mut recorder);
-                    next.record_route(&mut recorder, 1, true, guesses);
+                    next.record_route(&mut recorder, Rows::Few(1), true, guesses);
                 }
                 None => self.head.record(&mut recorder, 0, 1),
             }
