@@ -16,6 +16,8 @@ struct Piece {
 pub struct NormMatmul {
     tiled: Tiled,
     pieces: Vec<Piece>,
+    /// Rows of `x`, of which a part may be taken.
+    x_rows: u32,
     tokens_max: u32,
 }
 
@@ -86,7 +88,6 @@ impl NormMatmul {
     ) -> Result<Self, GpuError> {
         let Binder { gpu, control, tokens_max, .. } = *on;
         let tiled = on.fused().norm_matmul.clone();
-        on.assert_rows("norm_matmul", "x", x, u64::from(column_count));
         assert_holds("norm_matmul", "norm", norm.weight, u64::from(column_count));
         let pieces = pieces
             .iter()
@@ -102,7 +103,9 @@ impl NormMatmul {
                 Ok(Piece { bindings: gpu.bind(tiled.any(), &buffers)?, push })
             })
             .collect::<Result<_, GpuError>>()?;
-        Ok(Self { tiled, pieces, tokens_max })
+        let x_rows = u32::try_from(x.len_bytes() / (u64::from(column_count) * 4))
+            .expect("invariant: a buffer is below 16 TiB");
+        Ok(Self { tiled, pieces, x_rows, tokens_max })
     }
 
     /// Records it for the step's tokens, `count` of them.
@@ -116,8 +119,12 @@ impl NormMatmul {
     }
 
     fn record_with(&self, recorder: &mut Recorder, count: u32, x_row: u32, token_count_max: u32) {
-        let end = x_row + count;
-        assert!(end <= self.tokens_max, "norm_matmul: rows up to {end} of {}", self.tokens_max);
+        assert!(
+            count <= self.tokens_max && x_row + count <= self.x_rows,
+            "norm_matmul: {count} rows of {} from row {x_row} on, of {}",
+            self.tokens_max,
+            self.x_rows
+        );
         let (pipeline, rows, columns) = self.tiled.pick(count);
         for Piece { bindings, push } in &self.pieces {
             let push = NormMatmulPush { x_row, token_count_max, ..*push };

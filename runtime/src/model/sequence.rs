@@ -6,7 +6,7 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS};
 
 use crate::base::events::Lane;
 use crate::gpu::{Buffer, Clock, Commands, GpuError, Mark, Placement, Recorder};
-use crate::kernels::{Argmax, Binder, Embed, FoldedNorm, Fusion, Matmul, NormMatmul, RmsNorm, Rows};
+use crate::kernels::{Argmax, Embed, FoldedNorm, Fusion, Matmul, NormMatmul, RmsNorm, Rows};
 use crate::model::kv_cache::KvCache;
 use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
@@ -26,13 +26,9 @@ impl Head {
         let (config, scratch) = (&model.config, &model.scratch);
         let on = model.binder(LOGIT_ROWS);
         let norm = FoldedNorm { weight: &model.weights.output_norm, epsilon: config.norm_epsilon };
-        let folded = |on: &Binder<'_>, x: &Buffer| {
-            NormMatmul::new(on, x, norm, &model.weights.output, &scratch.logits)
-        };
+        let folded = |x: &Buffer| NormMatmul::new(&on, x, norm, &model.weights.output, &scratch.logits);
         let folded = match model.pipelines.tuning().fusion {
-            Fusion::StagesAndNorms => {
-                Some([folded(&model.binder(scratch.tokens_max), &scratch.x)?, folded(&on, &scratch.normed)?])
-            }
+            Fusion::StagesAndNorms => Some([folded(&scratch.x)?, folded(&scratch.normed)?]),
             Fusion::Nothing | Fusion::Stages => None,
         };
         Ok(Self {
