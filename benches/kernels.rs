@@ -21,8 +21,8 @@ use device::Device;
 use flint_rt::base::ids::LayerIndex;
 use flint_rt::gpu::{Commands, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, Combine, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope,
-    Route, Router, Rows, attention::RopeBuffers, router::RouteBuffers,
+    Argmax, Attention, Combine, Counters, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope,
+    Route, RoutePlace, Router, Rows, attention::RopeBuffers, router::RouteBuffers,
 };
 use paired::{Bench, Limit, Work};
 
@@ -205,6 +205,7 @@ fn one_token(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
                 &buffers.wide_out,
                 &buffers.argmax_partial,
                 &buffers.argmax_result,
+                Counters { buffer: &buffers.counters, first: 0 },
                 logits,
             )
         },
@@ -287,7 +288,9 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
             let buffers = &model.buffers;
             let (logits, table) = (&buffers.router_logits, &buffers.table);
             let bound = RouteBuffers { logits, table, routes: &buffers.routes, report: &buffers.report };
-            Route::new(&model.one(), &bound, &buffers.tiles, LayerIndex(2), 0, 0, 1.0)
+            let place =
+                RoutePlace { layer: LayerIndex(2), moe_layer: 0, report_first: 0, weights_scale: 1.0 };
+            Route::new(&model.one(), &bound, &buffers.tiles, place)
         },
         Route::record_resolved,
     )?;

@@ -25,7 +25,7 @@ const WEIGHT_TOLERANCE: f32 = 5e-6;
 const EPSILON: f32 = 1e-5;
 
 /// (ROWS, TOKENS).
-const TILES: [(u32, u32); 4] = [(1, 1), (8, 1), (2, 4), (4, 8)];
+const TILES: [(u32, u32); 3] = [(2, 1), (8, 1), (3, 4)];
 
 struct NormMatmul {
     push: NormMatmulPush,
@@ -294,6 +294,7 @@ fn ffn_gate_up_matches_its_twin() {
             Networks::new(64, 32, 96, 2).check_gate_up(lanes, tile, is_normed, &[], 3);
             Networks::new(256, 96, 32, 6).check_gate_up(lanes, tile, is_normed, &[0, 0, 1, 3, 1, 1, 2, 4, 1], 1);
             let networks = Networks::new(96, 64, 64, 3);
+            // Tiles of one pair, or of several.
             let tiles = if tile.1 < 4 { vec![1, 0, 1, 2, 5, 1, 3, 8, 1] } else { vec![1, 0, 1, 2, 1, 3, 3, 6, 4] };
             networks.check_gate_up(lanes, tile, is_normed, &tiles, 5);
         }
@@ -304,15 +305,15 @@ fn ffn_gate_up_matches_its_twin() {
 fn ffn_down_matches_its_twin() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
-        for rows in [1, 3, 8] {
-            for (embed, expert, dense, used) in [(32, 32, 32, 1), (96, 64, 224, 6), (224, 96, 32, 3)] {
+        for rows in [1, 8] {
+            for (embed, expert, dense, used) in [(96, 64, 224, 6), (224, 96, 32, 3)] {
                 let networks = Networks::new(embed, expert, dense, used);
                 let [got, want] = networks.down(lanes, (rows, 1), 1, None);
                 assert_close(&format!("{:?}, {lanes:?}", networks.down_push()), &got, &want, PRODUCT_TOLERANCE);
                 for tokens in [1, 2, 5, 9] {
                     let mut random = Random::new(u64::from(tokens));
                     let y = random.values(tokens * used * embed);
-                    for columns in [1, 4, 8] {
+                    for columns in [1, 4] {
                         let [got, want] = networks.down(lanes, (rows, columns), tokens, Some(&y));
                         let what = format!("{:?}, {tokens} tokens, {lanes:?}", networks.down_push());
                         assert_close(&what, &got, &want, PRODUCT_TOLERANCE);
@@ -391,10 +392,10 @@ fn pick(lanes: Lanes, rows: u32, is_normed: bool, push: PickExpertsPush, used: u
 fn pick_experts_matches_its_twins() {
     let Some(device) = device() else { return };
     for lanes in device.single_and_wide() {
-        for rows in [1, 4] {
-            for is_normed in [true, false] {
-                for (expert_count, column_count, used, tokens) in
-                    [(1, 4, 1, 1), (7, 36, 3, 3), (56, 128, 6, 1), (129, 260, 6, 2), (256, 2048, 6, 1)]
+        for (rows, is_normed) in [(1, true), (4, true), (4, false)] {
+            for (expert_count, column_count, used, tokens) in
+                [(1, 4, 1, 1), (56, 36, 6, 3), (129, 260, 6, 2), (136, 2048, 6, 1)]
+            {
                 {
                     let push = PickExpertsPush {
                         expert_count,
@@ -514,10 +515,10 @@ fn attend_matches_its_twins_at_every_head_shape() {
     let Some(device) = device() else { return };
     for lanes in device.single_and_wide() {
         for (head_dim, kv_head_count, group, is_rotated) in
-            [(4, 1, 1, true), (12, 2, 3, true), (32, 2, 4, false), (64, 3, 2, true), (128, 1, 8, true), (256, 1, 2, true)]
+            [(12, 2, 3, true), (32, 2, 4, false), (128, 1, 8, true)]
         {
             let heads = Heads { head_dim, kv_head_count, group };
-            for (position, splits) in [(0, 1), (1, 3), (22, 4)] {
+            for (position, splits) in [(0, 1), (1, 3), (22, 3)] {
                 let next =
                     Next { position, window: 0, ring_rows: 23, splits, split_keys: 1 };
                 attend(lanes, &heads, &next, is_rotated);
@@ -532,7 +533,7 @@ fn attend_sees_its_window_through_the_ring_in_any_number_of_splits() {
     let heads = Heads { head_dim: 32, kv_head_count: 2, group: 2 };
     for lanes in device.single_and_wide() {
         for position in [0, 3, 4, 5, 6, 100] {
-            for (splits, split_keys) in [(1, 1), (2, 1), (5, 1), (9, 1), (4, 3), (16, 16)] {
+            for (splits, split_keys) in [(1, 1), (5, 1), (5, 3), (5, 16)] {
                 for (window, ring_rows) in [(5, 5), (5, 8), (1, 3), (0, 101)] {
                     let next = Next { position, window, ring_rows, splits, split_keys };
                     attend(lanes, &heads, &next, true);
