@@ -21,8 +21,8 @@ use device::Device;
 use flint_rt::base::ids::LayerIndex;
 use flint_rt::gpu::{Commands, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, Combine, Counters, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul, RmsNorm, Rope,
-    Route, RoutePlace, Router, Rows, attention::RopeBuffers, router::RouteBuffers,
+    Argmax, Attention, Combine, Counters, Embed, ExpertDown, ExpertGateUp, ForceRoutes, GateUp, Matmul,
+    RmsNorm, Rope, Route, RoutePlace, Router, Rows, attention::RopeBuffers, router::RouteBuffers,
 };
 use paired::{Bench, Limit, Work};
 

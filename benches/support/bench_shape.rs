@@ -91,6 +91,7 @@ pub(crate) struct Buffers {
     pub(crate) expert_rows: Buffer,
     pub(crate) argmax_partial: Buffer,
     pub(crate) argmax_result: Buffer,
+    pub(crate) counters: Buffer,
 }
 
 /// Shapes, pipelines and buffers.
@@ -182,6 +183,7 @@ impl Buffers {
             expert_rows: floats("expert rows", t * used * w(shape.embed))?,
             argmax_partial: floats("argmax partial", Argmax::partial_words(1))?,
             argmax_result: floats("argmax result", 1)?,
+            counters: device.holding("counters", &[0])?,
         })
     }
 }

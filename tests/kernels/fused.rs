@@ -75,7 +75,11 @@ impl NormMatmul {
             lanes,
             constants: &[tile.0, tile.1, u32::from(is_normed)],
             push: push.bytes(),
-            groups: [rows.map(|rows| rows.div_ceil(tile.0)).iter().sum(), self.tokens.div_ceil(tile.1) + 1, 1],
+            groups: [
+                rows.map(|rows| rows.div_ceil(tile.0)).iter().sum(),
+                self.tokens.div_ceil(tile.1) + 1,
+                1,
+            ],
         };
         let matrices = self.matrices.each_ref().map(Vec::as_slice);
         let y = self.y.each_ref().map(|y| words(y));
@@ -216,8 +220,7 @@ impl Networks {
             push.tile_count + tokens.div_ceil(tile.1) + 1,
         ];
         let constants = [tile.0, tile.1, u32::from(is_normed)];
-        let call =
-            Call { kernel: &FFN_GATE_UP, lanes, constants: &constants, push: push.bytes(), groups };
+        let call = Call { kernel: &FFN_GATE_UP, lanes, constants: &constants, push: push.bytes(), groups };
         let pool = self.descriptors(&[gate, up]);
         let buffers: [&[&[u32]]; 7] =
             [&[words(&x)], &[tiles], &[&pairs], &[words(&h)], &pool, &[words(&norm)], &[words(&dense_h)]];
@@ -292,10 +295,17 @@ fn ffn_gate_up_matches_its_twin() {
     for lanes in device.single_and_wide() {
         for (tile, is_normed) in TILES.iter().flat_map(|&tile| [(tile, true), (tile, false)]) {
             Networks::new(64, 32, 96, 2).check_gate_up(lanes, tile, is_normed, &[], 3);
-            Networks::new(256, 96, 32, 6).check_gate_up(lanes, tile, is_normed, &[0, 0, 1, 3, 1, 1, 2, 4, 1], 1);
+            Networks::new(256, 96, 32, 6).check_gate_up(
+                lanes,
+                tile,
+                is_normed,
+                &[0, 0, 1, 3, 1, 1, 2, 4, 1],
+                1,
+            );
             let networks = Networks::new(96, 64, 64, 3);
             // Tiles of one pair, or of several.
-            let tiles = if tile.1 < 4 { vec![1, 0, 1, 2, 5, 1, 3, 8, 1] } else { vec![1, 0, 1, 2, 1, 3, 3, 6, 4] };
+            let tiles =
+                if tile.1 < 4 { vec![1, 0, 1, 2, 5, 1, 3, 8, 1] } else { vec![1, 0, 1, 2, 1, 3, 3, 6, 4] };
             networks.check_gate_up(lanes, tile, is_normed, &tiles, 5);
         }
     }
@@ -309,7 +319,12 @@ fn ffn_down_matches_its_twin() {
             for (embed, expert, dense, used) in [(96, 64, 224, 6), (224, 96, 32, 3)] {
                 let networks = Networks::new(embed, expert, dense, used);
                 let [got, want] = networks.down(lanes, (rows, 1), 1, None);
-                assert_close(&format!("{:?}, {lanes:?}", networks.down_push()), &got, &want, PRODUCT_TOLERANCE);
+                assert_close(
+                    &format!("{:?}, {lanes:?}", networks.down_push()),
+                    &got,
+                    &want,
+                    PRODUCT_TOLERANCE,
+                );
                 for tokens in [1, 2, 5, 9] {
                     let mut random = Random::new(u64::from(tokens));
                     let y = random.values(tokens * used * embed);
@@ -324,14 +339,23 @@ fn ffn_down_matches_its_twin() {
     }
 }
 
-fn pick(lanes: Lanes, rows: u32, is_normed: bool, push: PickExpertsPush, used: u32, tokens: u32, has_all: bool) {
+fn pick(
+    lanes: Lanes,
+    rows: u32,
+    is_normed: bool,
+    push: PickExpertsPush,
+    used: u32,
+    tokens: u32,
+    has_all: bool,
+) {
     let device = device().expect("invariant: the caller has seen the device");
     let mut random = Random::new(u64::from(push.expert_count + push.column_count + tokens));
     let mut control = Control { token_count: tokens, ..Control::default() };
     let x = random.values(tokens * push.column_count);
     let norm = random.values(push.column_count);
     // Logits of some units, whose sigmoids differ.
-    let scale = 4.0 / f64::from(push.column_count).sqrt() as f32;
+    let columns = u16::try_from(push.column_count).expect("invariant: test data is small");
+    let scale = 4.0 / f32::from(columns).sqrt();
     let weight: Vec<f32> =
         random.values(push.expert_count * push.column_count).iter().map(|value| value * scale).collect();
     let mut table = random.order(push.table_first + push.expert_count);
@@ -374,11 +398,15 @@ fn pick(lanes: Lanes, rows: u32, is_normed: bool, push: PickExpertsPush, used: u
     assert_close(&what, floats(&after[4][0]), &logits, PRODUCT_TOLERANCE);
     // Random logits of some units lie further apart than they are off, so the picks are the same.
     let split = |words: &[u32]| -> (Vec<u32>, Vec<f32>) {
-        let of = |first: u32| (0..tokens).flat_map(move |token| (0..used).map(move |j| token * 2 * used + first + j));
+        let of = |first: u32| {
+            (0..tokens).flat_map(move |token| (0..used).map(move |j| token * 2 * used + first + j))
+        };
         let word = |at: u32| words[at as usize];
         (of(0).map(word).collect(), of(used).map(|at| f32::from_bits(word(at))).collect())
     };
-    for (got, want) in [(&after[6][0], &routes), (&after[9][0][push.report_first as usize..].to_vec(), &routes)] {
+    for (got, want) in
+        [(&after[6][0], &routes), (&after[9][0][push.report_first as usize..].to_vec(), &routes)]
+    {
         let ((got_picks, got_weights), (picks, weights)) = (split(got), split(want));
         assert_eq!(got_picks, picks, "{what}");
         assert_close(&what, &got_weights, &weights, WEIGHT_TOLERANCE);
@@ -396,21 +424,19 @@ fn pick_experts_matches_its_twins() {
             for (expert_count, column_count, used, tokens) in
                 [(1, 4, 1, 1), (56, 36, 6, 3), (129, 260, 6, 2), (136, 2048, 6, 1)]
             {
-                {
-                    let push = PickExpertsPush {
-                        expert_count,
-                        column_count,
-                        layer: 3,
-                        table_first: 5,
-                        report_first: 4,
-                        is_resolved: u32::from(tokens == 1),
-                        weights_scale: 2.5,
-                        epsilon: EPSILON,
-                        counter_first: 2,
-                    };
-                    for has_all in [true, false] {
-                        pick(lanes, rows, is_normed, push, used, tokens, has_all);
-                    }
+                let push = PickExpertsPush {
+                    expert_count,
+                    column_count,
+                    layer: 3,
+                    table_first: 5,
+                    report_first: 4,
+                    is_resolved: u32::from(tokens == 1),
+                    weights_scale: 2.5,
+                    epsilon: EPSILON,
+                    counter_first: 2,
+                };
+                for has_all in [true, false] {
+                    pick(lanes, rows, is_normed, push, used, tokens, has_all);
                 }
             }
         }
@@ -519,8 +545,7 @@ fn attend_matches_its_twins_at_every_head_shape() {
         {
             let heads = Heads { head_dim, kv_head_count, group };
             for (position, splits) in [(0, 1), (1, 3), (22, 3)] {
-                let next =
-                    Next { position, window: 0, ring_rows: 23, splits, split_keys: 1 };
+                let next = Next { position, window: 0, ring_rows: 23, splits, split_keys: 1 };
                 attend(lanes, &heads, &next, is_rotated);
             }
         }

@@ -57,7 +57,12 @@ impl FfnGateUp {
         }
         on.assert_rows("ffn_gate_up", "x", x, u64::from(gate.column_count));
         on.assert_rows("ffn_gate_up", "dense_h", dense_hidden, u64::from(gate.row_count));
-        on.assert_rows("ffn_gate_up", "h", routed.hidden, u64::from(experts_used) * u64::from(routed.ffn_dim));
+        on.assert_rows(
+            "ffn_gate_up",
+            "h",
+            routed.hidden,
+            u64::from(experts_used) * u64::from(routed.ffn_dim),
+        );
         on.assert_rows("ffn_gate_up", "pairs", &routed.tiles.pairs, u64::from(experts_used));
         assert_holds("ffn_gate_up", "norm", norm.weight, u64::from(gate.column_count));
         let tiled = on.fused().ffn_gate_up.clone();

@@ -64,9 +64,15 @@ impl FusedPipelines {
         };
         let tiled = |kernel, workgroup: u32, parts: u32, constants: &[u32]| {
             let [rows_one, rows_few] = [tuning.rows_one, tuning.rows_few].map(|rows| rows.div_ceil(parts));
-            let tile = |rows: u32, columns: u32| make(kernel, workgroup, &[&[rows, columns], constants].concat());
+            let tile =
+                |rows: u32, columns: u32| make(kernel, workgroup, &[&[rows, columns], constants].concat());
             let [two, four, eight] = FEW_COLUMNS.map(|columns| tile(rows_few, columns));
-            Ok::<_, GpuError>(Tiled { one: tile(rows_one, 1)?, few: [two?, four?, eight?], rows_one, rows_few })
+            Ok::<_, GpuError>(Tiled {
+                one: tile(rows_one, 1)?,
+                few: [two?, four?, eight?],
+                rows_one,
+                rows_few,
+            })
         };
         let per_lane = shape.expert_count.div_ceil(lanes);
         let pick = [tuning.rows_one, norm, shape.experts_used, per_lane];

@@ -73,8 +73,13 @@ impl NormMatmul {
             matrix.check_whole(on, "query, key and value matrix of a layer")?;
         }
         let [first_rows, second_rows, third_rows] = matrices.map(|matrix| matrix.row_count);
-        let push =
-            NormMatmulPush { first_rows, second_rows, third_rows, y_stride: first_rows, ..NormMatmulPush::default() };
+        let push = NormMatmulPush {
+            first_rows,
+            second_rows,
+            third_rows,
+            y_stride: first_rows,
+            ..NormMatmulPush::default()
+        };
         let pieces = matrices.map(|matrix| &matrix.pieces[0]);
         Self::bind(on, x, norm, matrices[0].column_count, &[(pieces, y, push)])
     }

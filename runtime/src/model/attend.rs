@@ -49,7 +49,11 @@ impl Attend {
                 Some(kernels::Attend::new(on, &rope, buffers, shape, scratch.attend_counters())?)
             }
         };
-        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)?, next })
+        Ok(Self {
+            rope: Rope::new(on, &rope, shape)?,
+            attention: Attention::new(on, attention, shape)?,
+            next,
+        })
     }
 
     /// For one token of a sequence that is alone in its step.

@@ -11,8 +11,8 @@ use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    Binder, FfnDown, FfnDownBuffers, FfnGateUp, FoldedNorm, Fusion, NormMatmul, PickExperts,
-    RoutePlace, RoutedExperts,
+    Binder, FfnDown, FfnDownBuffers, FfnGateUp, FoldedNorm, Fusion, NormMatmul, PickExperts, RoutePlace,
+    RoutedExperts,
 };
 use crate::model::Model;
 use crate::model::layer::expert_pool;
@@ -118,10 +118,12 @@ fn pick_experts(
     is_guess: bool,
 ) -> Result<Option<PickExperts>, GpuError> {
     let (config, scratch) = (&model.config, &model.scratch);
-    let Some(router) = model.weights.layers.get(index as usize).and_then(|layer| layer.router.as_ref()) else {
+    let Some(router) = model.weights.layers.get(index as usize).and_then(|layer| layer.router.as_ref())
+    else {
         return Ok(None);
     };
-    let x = if model.pipelines.tuning().fusion == Fusion::StagesAndNorms { &scratch.x } else { &scratch.normed };
+    let x =
+        if model.pipelines.tuning().fusion == Fusion::StagesAndNorms { &scratch.x } else { &scratch.normed };
     let moe_layer = index - config.lead_layer_count;
     let place = RoutePlace {
         layer: LayerIndex(index),

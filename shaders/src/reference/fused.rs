@@ -60,7 +60,8 @@ pub struct Routed<'a> {
 impl Routed<'_> {
     fn slot(&self, tile: usize, slot_words: u32, slots_per_buffer: u32) -> &[u32] {
         let slot = self.tiles[tile * at(TILE_WORDS)];
-        &self.pool[at(slot / slots_per_buffer)][at(slot % slots_per_buffer) * at(slot_words)..][..at(slot_words)]
+        &self.pool[at(slot / slots_per_buffer)][at(slot % slots_per_buffer) * at(slot_words)..]
+            [..at(slot_words)]
     }
 
     fn pairs(&self, tile: usize) -> &[u32] {
@@ -223,7 +224,13 @@ pub fn attend(
     let mut partial = vec![0.0; rows * at(head_dim + 2)];
     let look = AttentionPush { head_count, kv_head_count, window, ring_rows, splits: 1, scale };
     attention(control, &look, head_dim, &queries, k_cache, v_cache, &mut partial);
-    attention_merge(control, &AttentionMergePush { head_count, head_dim, splits: 1 }, &partial, sinks, target);
+    attention_merge(
+        control,
+        &AttentionMergePush { head_count, head_dim, splits: 1 },
+        &partial,
+        sinks,
+        target,
+    );
 }
 
 #[cfg(test)]
@@ -306,13 +313,8 @@ mod tests {
 
     #[test]
     fn a_first_token_sees_itself_and_the_sink() {
-        let push = AttendPush {
-            head_count: 1,
-            kv_head_count: 1,
-            ring_rows: 1,
-            scale: 0.0,
-            ..AttendPush::default()
-        };
+        let push =
+            AttendPush { head_count: 1, kv_head_count: 1, ring_rows: 1, scale: 0.0, ..AttendPush::default() };
         let (mut k_cache, mut v_cache, mut target) = ([0; 2], [0; 2], [0.0; 4]);
         let (ones, angles) = ([1.0; 4], [1.0, 1.0, 0.0, 0.0]);
         attend(
