@@ -6,7 +6,9 @@
 #[path = "support/nano.rs"]
 mod nano;
 
-use flint_rt::engine::Session;
+use flint_rt::engine::{EngineOptions, Session};
+use flint_rt::gpu::DeviceKind;
+use flint_rt::kernels::{Fusion, Tuning};
 use flint_rt::model::Want;
 use nano::{Collected, Prompt, Vectors, open_nano, skip_without_device};
 
@@ -46,9 +48,11 @@ fn check_prompt(
 }
 
 fn check_all(prefill_chunk: u32) {
-    let Some(mut engine) = open_nano(|options| options.prefill_chunk = Some(prefill_chunk)) else {
-        return skip_without_device();
-    };
+    check_all_with(|options| options.prefill_chunk = Some(prefill_chunk));
+}
+
+fn check_all_with(change: impl FnOnce(&mut EngineOptions)) {
+    let Some(mut engine) = open_nano(change) else { return skip_without_device() };
     let vectors = Vectors::read();
     let mut session = engine.session().expect("a session");
     for prompt in &vectors.prompts {
@@ -75,6 +79,18 @@ fn every_prompt_in_chunks_of_7() {
 #[test]
 fn every_prompt_by_decode_alone() {
     check_all(1);
+}
+
+/// Every form of a next token's layer with a GPU's tiles; few slots, so that steps stop and go on within a layer.
+#[test]
+fn every_prompt_by_decode_alone_in_every_fusion() {
+    for fusion in [Fusion::Nothing, Fusion::Stages, Fusion::StagesAndNorms] {
+        check_all_with(|options| {
+            options.prefill_chunk = Some(1);
+            options.pool_slots = Some(24);
+            options.tuning = Some(Tuning { fusion, ..Tuning::for_device(DeviceKind::Discrete) });
+        });
+    }
 }
 
 #[test]
