@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, format_wanted, wanted};
+use super::model::{Model, either, format_wanted, function, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::engine::job::{End, Numbers, Summary};
@@ -38,13 +38,12 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     }
     let messages = read_messages(&fields)?;
     let tools = tools(&fields)?;
-    let wanted = match (wanted(&fields, &tools)?, fields.object("text")?) {
-        (None, Some(text)) => match Fields::within(text, "text.").object("format")? {
-            Some(format) => format_wanted(&Fields::within(format, "text.format."))?,
-            None => None,
-        },
-        (wanted, _) => wanted,
+    let format = match fields.object("text")? {
+        Some(text) => Fields::within(text, "text.").object("format")?,
+        None => None,
     };
+    let format = format.map(|format| format_wanted(&Fields::within(format, "text.format."))).transpose()?;
+    let wanted = either(wanted(&fields, &tools)?, format.flatten());
     let calls = Calls::new(&fields, &tools, "call_")?;
     let rendered = model.render(&messages, &tools, thought.thinking, true, None)?;
     let shape = model.chat_shape(rendered.is_thinking);
@@ -69,14 +68,7 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let tools = super::model::tools(fields)?;
     let nested = |tool: Value| match tool.get("function") {
         Some(_) => tool,
-        None => json!({
-            "type": "function",
-            "function": {
-                "name": tool["name"],
-                "description": tool["description"],
-                "parameters": tool["parameters"],
-            },
-        }),
+        None => function(&tool, "parameters"),
     };
     Ok(tools.into_iter().map(nested).collect())
 }

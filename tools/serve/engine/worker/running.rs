@@ -18,7 +18,9 @@ pub(super) struct Running {
     pub(super) job: Job,
     pub(super) sampler: Sampler,
     pub(super) reply: Reply,
-    /// What each step is asked for.
+    /// Whether the likeliest token is all that is wanted of a step, where no form holds it.
+    pub(super) is_plain: bool,
+    /// What the next step is asked for.
     pub(super) want: Want,
     /// The token to feed next; none while the prompt is fed.
     pub(super) next: Option<TokenId>,
@@ -43,6 +45,13 @@ pub(super) enum Outcome {
 }
 
 impl Running {
+    /// What to ask the next step for.
+    pub(super) fn wanted(&self) -> Want {
+        let is_held =
+            self.job.generation.constraint.as_ref().is_some_and(|constraint| constraint.is_active());
+        if self.is_plain && !is_held { Want::Greedy } else { Want::Logits }
+    }
+
     /// Tells the client; who does not listen is noticed at the next step.
     pub(super) fn send(&self, event: Event) {
         let _ = self.job.events.try_send(event);

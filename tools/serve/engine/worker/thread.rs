@@ -96,15 +96,15 @@ impl<B: Backend> Worker<B> {
         let is_plain = generation.sampling.is_plain_argmax()
             && generation.top_logprobs.is_none()
             && generation.tokens_min == 0
-            && generation.constraint.is_none()
             && !generation.ignores_stops;
         let now = Instant::now();
         let prompt_tokens = u32::try_from(generation.ids.len()).expect("invariant: it fits the context");
-        let running = Running {
+        let mut running = Running {
+            is_plain,
             numbers: Numbers { prompt_tokens, queued: now - job.arrived, ..Numbers::default() },
             sampler,
             reply,
-            want: if is_plain { Want::Greedy } else { Want::Logits },
+            want: Want::Nothing,
             next: None,
             began: now,
             first_token_at: now,
@@ -112,6 +112,7 @@ impl<B: Backend> Worker<B> {
             counters: self.backend.counters(),
             job,
         };
+        running.want = running.wanted();
         slot.running = Some(running);
         self.keep_prefix(index);
         self.show(index);

@@ -52,7 +52,8 @@ impl<B: Backend> Worker<B> {
             Err(outcome) => return outcome,
         };
         let constraint = constraint_of(running);
-        if (may_end || constraint.is_some()) && self.stop_ids.contains(&token) {
+        let is_held = constraint.as_ref().is_some_and(|constraint| constraint.is_active());
+        if (may_end || is_held) && self.stop_ids.contains(&token) {
             return Outcome::Ended(End::Stop);
         }
         let is_complete = match constraint.map(|constraint| constraint.take(token)) {
@@ -82,6 +83,7 @@ impl<B: Backend> Worker<B> {
             return Outcome::Ended(End::Length);
         }
         running.next = Some(token);
+        running.want = running.wanted();
         Outcome::GoesOn
     }
 
@@ -99,7 +101,7 @@ impl<B: Backend> Worker<B> {
         // As the model had them: penalties, bias and forms change the others.
         let plain = running.job.generation.top_logprobs.map(|count| (count, self.logits.clone()));
         let allowed =
-            constraint_of(running).map(Constraint::allowed).transpose().map_err(Outcome::Refused)?;
+            constraint_of(running).map(Constraint::allowed).transpose().map_err(Outcome::Refused)?.flatten();
         let forbidden: &[TokenId] = if may_end { &[] } else { &self.stop_ids };
         let sampled = match allowed {
             None => running.sampler.sample_without(&mut self.logits, forbidden),
