@@ -23,7 +23,7 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     if fields.count("max_tokens", 1)?.is_none() {
         return Err(fields.refuse("max_tokens", "is missing"));
     }

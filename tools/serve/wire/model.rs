@@ -370,7 +370,7 @@ pub(crate) mod tests {
     fn a_reply_ends_where_the_context_does() {
         let model = model();
         let map = parse(b"{}").unwrap();
-        let params = params::read(&Fields::new(&map), &model.defaults, model.facts.vocabulary).unwrap();
+        let params = params::read(&Fields::new(&map), &model.defaults, &model.facts).unwrap();
         let made = |count, max| {
             let params = Params { tokens_max: max, ..params.clone() };
             model.generation(vec![7; count], Shape::Text, &params, None)

@@ -26,7 +26,12 @@ impl<B: Backend> Worker<B> {
                 self.shared.metrics.cancelled();
                 self.log(&running, "given up");
             }
-            Outcome::Failed(error) => self.fail(&running, &error),
+            Outcome::Failed(error) => {
+                if matches!(*error, EngineError::Model(ModelError::NotFinite { .. })) {
+                    self.store.distrust(index, running.job.generation.prefix());
+                }
+                self.fail(&running, &error);
+            }
             Outcome::Refused(error) => {
                 self.shared.metrics.failed();
                 self.log(&running, "refused");
