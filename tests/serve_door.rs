@@ -548,6 +548,49 @@ fn calls_of_tools_reach_every_interface() {
 }
 
 #[test]
+fn what_is_opened_as_a_call_becomes_one_whatever_the_model_would_write() {
+    let script =
+        Script { reply: "So: <tool_call>nonsense and more ".to_owned(), repeats: true, ..Script::default() };
+    let server = Server::start(script, |_| {}).ready();
+    let client = server.client;
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "minimum": 0, "maximum": 99 } },
+        "required": ["a"], "additionalProperties": false });
+    let is_right = |arguments: &Value| arguments["a"].as_u64().is_some_and(|a| a <= 99);
+    let function = json!({ "name": "add", "parameters": schema });
+    for temperature in [0, 1] {
+        let ask = json!({ "tools": [{ "type": "function", "function": function }], "tool_choice": "auto",
+            "parallel_tool_calls": false, "temperature": temperature, "max_tokens": 300 });
+        let got = client.post("/v1/chat/completions", &chat(ask)).gives(200);
+        let (choice, message) = (&got["choices"][0], &got["choices"][0]["message"]);
+        assert_eq!((&choice["finish_reason"], &message["content"]), (&"tool_calls".into(), &"So:".into()));
+        let call = &message["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "add");
+        assert!(is_right(&serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap()), "{call}");
+    }
+    let own = json!([{ "name": "add", "input_schema": schema }]);
+    let choice = json!({ "type": "auto", "disable_parallel_tool_use": true });
+    let ask = json!({ "max_tokens": 300, "tools": own, "tool_choice": choice, "stream": true });
+    let got = client.post("/v1/messages", &chat(ask)).body;
+    assert!(got.contains("\"stop_reason\":\"tool_use\""), "{got}");
+    let item = json!({ "type": "function", "name": "add", "parameters": schema });
+    let ask = json!({ "input": "hi", "tools": [item], "max_output_tokens": 300 });
+    let got = client.post("/v1/responses", &ask).gives(200);
+    let calls: Vec<&Value> =
+        got["output"].as_array().unwrap().iter().filter(|item| item["type"] == "function_call").collect();
+    // One after the other, as this model goes on for ever.
+    assert!(calls.len() > 1, "{got}");
+    for call in calls {
+        assert!(is_right(&serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap()), "{call}");
+    }
+    // What nobody has to call may have any form; what is strict has to have one that can be followed.
+    for (is_strict, status) in [(false, 200), (true, 400)] {
+        let function = json!({ "name": "odd", "strict": is_strict, "parameters": { "type": "nonsense" } });
+        let ask = json!({ "tools": [{ "type": "function", "function": function }], "max_tokens": 3 });
+        client.post("/v1/chat/completions", &chat(ask)).gives(status);
+    }
+}
+
+#[test]
 fn an_agents_conversation_finds_all_of_its_last_turn_again() {
     let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.py\"}}\n</tool_call>";
     let server =

@@ -310,7 +310,10 @@ mod tests {
             ("{}", "prompt is missing"),
             (r#"{"prompt":5}"#, "prompt is a number"),
             (r#"{"prompt":[{}]}"#, "prompt_string is missing"),
-            (r#"{"prompt":{"prompt_string":"a","multimodal_data":["x"]}}"#, "multimodal_data is not supported"),
+            (
+                r#"{"prompt":{"prompt_string":"a","multimodal_data":["x"]}}"#,
+                "multimodal_data is not supported",
+            ),
             (r#"{"prompt":[[true]]}"#, "prompt holds a boolean"),
             (r#"{"prompt":[999999]}"#, "token id 999999 is outside"),
             (r#"{"prompt":[-1]}"#, "prompt holds a number"),
