@@ -107,9 +107,7 @@ impl Memory {
         self.uses += 1;
         self.entries.push(Entry { snapshot, used: self.uses });
     }
-}
 
-impl Memory {
     /// Forgets what `prompt` could go on from.
     pub(super) fn forget(&mut self, prompt: &[TokenId]) {
         self.remove(|snapshot| snapshot.reach(prompt) > 0);
