@@ -132,7 +132,7 @@ impl Scratch {
         let pairs = tokens_max * config.experts_used;
         // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
         let tile_words =
-            w(tiles_max(pairs, config.expert_count, pipelines.tuning().tokens_many).max(config.experts_used))
+            w(tiles_max(pairs, config.expert_count, pipelines.tuning().tile_pairs_least()).max(config.experts_used))
                 * TILE_WORDS as u64;
         Ok(Self {
             tokens_max,
