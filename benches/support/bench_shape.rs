@@ -5,8 +5,8 @@
 
 use flint_rt::gpu::{Buffer, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, ManyForm, Matrix, MatrixPiece, Pipelines,
-    TileBuffers, Tuning,
+    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, ManyForm, Matrix, MatrixPiece,
+    Pipelines, TileBuffers, Tuning,
 };
 use flint_rt::model::hparams::FlintConfig;
 
@@ -125,7 +125,11 @@ impl<'a> Model<'a> {
             expert_count: shape.experts,
             experts_used: shape.experts_used,
         };
-        let pipelines = Pipelines::new(&device.gpu, compiled, Tuning::for_gpu(device.gpu.info(), ManyForm::from_environment()?))?;
+        let pipelines = Pipelines::new(
+            &device.gpu,
+            compiled,
+            Tuning::for_gpu(device.gpu.info(), ManyForm::from_environment()?),
+        )?;
         let buffers = Buffers::new(device, &pipelines, &shape, prompt_tokens)?;
         Ok(Self { device, shape, prompt_tokens, pipelines, buffers })
     }

@@ -167,17 +167,28 @@ impl Dense {
     }
 }
 
+/// The largest distance, relative to the largest wanted value.
+fn distance(got: &[f32], want: &[f32]) -> f32 {
+    let scale = want.iter().fold(0.0_f32, |scale, value| scale.max(value.abs()));
+    got.iter().zip(want).fold(0.0_f32, |worst, (got, want)| worst.max((got - want).abs())) / scale
+}
+
 #[test]
 fn matmul_of_many_rows_matches_its_twin() {
     let Some(device) = device() else { return };
     for form in Form::all(device) {
-        for (shape, (is_added, is_counted)) in SHAPES.into_iter().zip([(false, false), (true, true)].into_iter().cycle())
+        let mut worst = 0.0_f32;
+        for (shape, (is_added, is_counted)) in
+            SHAPES.into_iter().zip([(false, false), (true, true)].into_iter().cycle())
         {
             let product = Dense::new(shape, is_counted);
             let got = product.run(device, &form, is_added);
             let what = format!("shape {shape:?}, added {is_added}, {form:?}");
-            assert_close(&what, &got, &product.wanted(is_added), form.tolerance());
+            let want = product.wanted(is_added);
+            assert_close(&what, &got, &want, form.tolerance());
+            worst = worst.max(distance(&got, &want));
         }
+        println!("{form:?}: off by {worst:.1e} of the largest output at most");
     }
 }
 
@@ -260,7 +271,7 @@ fn subnormal_scales_count_in_every_form() {
 fn gate_up_of_many_rows_matches_its_twin() {
     let Some(device) = device() else { return };
     for form in Form::all(device) {
-        for (row_count, column_count, token_count) in SHAPES {
+        for (row_count, column_count, token_count) in SHAPES.into_iter().step_by(2) {
             let mut random = Random::new(u64::from(row_count * 37 + column_count));
             let push = GateUpPush { row_count, column_count };
             let control = Control { token_count, ..Control::default() };
@@ -356,7 +367,16 @@ impl Experts {
         }
     }
 
-    fn run(&self, device: &Device, form: &Form, kernel: &'static Kernel, push: &[u8], rows: u32, x: &[f32], y: &[f32]) -> Vec<f32> {
+    fn run(
+        &self,
+        device: &Device,
+        form: &Form,
+        kernel: &'static Kernel,
+        push: &[u8],
+        rows: u32,
+        x: &[f32],
+        y: &[f32],
+    ) -> Vec<f32> {
         let call = Call {
             kernel,
             lanes: form.lanes,
@@ -364,8 +384,9 @@ impl Experts {
             push,
             groups: [rows.div_ceil(form.rows), 1, self.tile_count()],
         };
-        let pool: Vec<&[u32]> =
-            (0..POOL_BUFFERS as usize).map(|at| self.pool.get(at).unwrap_or(&self.pool[0]).as_slice()).collect();
+        let pool: Vec<&[u32]> = (0..POOL_BUFFERS as usize)
+            .map(|at| self.pool.get(at).unwrap_or(&self.pool[0]).as_slice())
+            .collect();
         let buffers: [&[&[u32]]; 5] = [&[words(x)], &[&self.tiles], &[&self.pairs], &[words(y)], &pool];
         floats(&device.run(&call, &self.control(), &buffers)[4][0]).to_vec()
     }
@@ -387,7 +408,8 @@ fn experts_of_many_pairs_match_their_twins() {
     for form in Form::all(device) {
         for shape in [(32, 32), (96, 32), (64, 160)] {
             // As many pairs as there are in the largest tile of a prompt, and what lies around whole matrices.
-            let counts: Vec<u32> = [1, 15, 16, 17, 33, 64].into_iter().filter(|&count| count <= form.tokens).collect();
+            let counts: Vec<u32> =
+                [1, 15, 16, 17, 33, 64].into_iter().filter(|&count| count <= form.tokens).collect();
             let experts = Experts::new(shape, &counts);
             let mut random = Random::new(u64::from(shape.0));
             let pair_count = experts.tokens * experts.used;
@@ -399,9 +421,27 @@ fn experts_of_many_pairs_match_their_twins() {
             let (mut want_h, mut want_y) = (h.clone(), y);
             let (control, tiles, tile_count) = (experts.control(), &experts.tiles, experts.tile_count());
             let push = experts.gate_up_push();
-            reference::expert_gate_up(&control, &push, tile_count, &x, tiles, &experts.pairs, &mut want_h, &pool);
+            reference::expert_gate_up(
+                &control,
+                &push,
+                tile_count,
+                &x,
+                tiles,
+                &experts.pairs,
+                &mut want_h,
+                &pool,
+            );
             let push = experts.down_push();
-            reference::expert_down(&control, &push, tile_count, &h, tiles, &experts.pairs, &mut want_y, &pool);
+            reference::expert_down(
+                &control,
+                &push,
+                tile_count,
+                &h,
+                tiles,
+                &experts.pairs,
+                &mut want_y,
+                &pool,
+            );
             let what = format!("{shape:?}, tiles of {counts:?}, {form:?}");
             assert_close(&what, &got_h, &want_h, form.tolerance_of_gates());
             assert_close(&what, &got_y, &want_y, form.tolerance());

@@ -62,7 +62,9 @@ impl ManyForm {
     }
 
     fn named(value: Option<&OsStr>) -> Result<Option<Self>, GpuError> {
-        let Some(value) = value.filter(|value| !value.is_empty() && *value != "auto") else { return Ok(None) };
+        let Some(value) = value.filter(|value| !value.is_empty() && *value != "auto") else {
+            return Ok(None);
+        };
         let all = [Self::Registers, Self::Tiles, Self::CooperativeMatrix];
         match all.into_iter().find(|form| value == form.name()) {
             Some(form) => Ok(Some(form)),
@@ -183,11 +185,21 @@ impl ManyTile {
         // product_tiles.glsl: slab_weights and slab_sources.
         let shared = 4 * self.depth * (matrices * rows + 1 + self.tokens + 1);
         let values = vec![rows, self.tokens, self.depth, down, self.across];
-        self.fits(info, workgroup, shared).then_some(ManyConstants { workgroup, rows, tokens: self.tokens, values })
+        self.fits(info, workgroup, shared).then_some(ManyConstants {
+            workgroup,
+            rows,
+            tokens: self.tokens,
+            values,
+        })
     }
 
     /// The same by cooperative matrices of `shape`.
-    pub(super) fn by_matrices(&self, info: &DeviceInfo, shape: MatrixShape, matrices: u32) -> Option<ManyConstants> {
+    pub(super) fn by_matrices(
+        &self,
+        info: &DeviceInfo,
+        shape: MatrixShape,
+        matrices: u32,
+    ) -> Option<ManyConstants> {
         let rows = self.rows / matrices;
         let is_whole = rows.is_multiple_of(self.down * shape.m)
             && self.tokens.is_multiple_of(self.across * shape.n)
@@ -199,8 +211,12 @@ impl ManyTile {
             + self.tokens * (self.depth / 8 + 1) * 16
             + subgroups * shape.m * shape.n * 4;
         let values = vec![rows, self.tokens, self.depth, self.down, shape.m, shape.n, shape.k];
-        (is_whole && self.fits(info, workgroup, shared))
-            .then_some(ManyConstants { workgroup, rows, tokens: self.tokens, values })
+        (is_whole && self.fits(info, workgroup, shared)).then_some(ManyConstants {
+            workgroup,
+            rows,
+            tokens: self.tokens,
+            values,
+        })
     }
 
     fn fits(&self, info: &DeviceInfo, workgroup: u32, shared_bytes: u32) -> bool {

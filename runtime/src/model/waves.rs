@@ -25,8 +25,11 @@ impl Model {
         step: &mut Step,
     ) -> Result<(), ModelError> {
         let layer = LayerIndex(u32::try_from(index).expect("invariant: few layers"));
-        let tile_pairs =
-            self.pipelines.tuning().tile_pairs(rows.count(), self.config.experts_used, self.config.expert_count);
+        let tile_pairs = self.pipelines.tuning().tile_pairs(
+            rows.count(),
+            self.config.experts_used,
+            self.config.expert_count,
+        );
         let mut left: Vec<ExpertIndex> = groups.experts();
         let mut experts = Vec::new();
         let mut tile_first = 0;
