@@ -372,8 +372,7 @@ impl Experts {
         device: &Device,
         form: &Form,
         kernel: &'static Kernel,
-        push: &[u8],
-        rows: u32,
+        (push, rows): (&[u8], u32),
         x: &[f32],
         y: &[f32],
     ) -> Vec<f32> {
@@ -396,8 +395,8 @@ impl Experts {
         let gate_up = form.kernel([&EXPERT_GATE_UP_MATRIX, &EXPERT_GATE_UP_TILES]);
         let down = form.kernel([&EXPERT_DOWN_MATRIX, &EXPERT_DOWN_TILES]);
         (
-            self.run(device, form, gate_up, self.gate_up_push().bytes(), self.ffn, x, h),
-            self.run(device, form, down, self.down_push().bytes(), self.embed, h, y),
+            self.run(device, form, gate_up, (self.gate_up_push().bytes(), self.ffn), x, h),
+            self.run(device, form, down, (self.down_push().bytes(), self.embed), h, y),
         )
     }
 }
