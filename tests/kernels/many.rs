@@ -81,7 +81,7 @@ impl Form {
     }
 
     /// f32 sums a few hundred products: 1e-6. f16 rounds weights and activations by up to 2^-11 each; over the terms of a sum the
-    /// errors partly cancel (llvmpipe: 3e-4 of the largest output).
+    /// errors partly cancel (llvmpipe: 5e-4 of the largest output).
     fn tolerance(&self) -> f32 {
         if self.is_matrix { 1e-3 } else { 3e-6 }
     }
