@@ -15,6 +15,7 @@ mod embed;
 mod expert;
 mod fused;
 mod linear;
+mod many;
 mod norm;
 mod rope;
 mod router;

@@ -26,6 +26,8 @@ pub mod fused;
 
 pub mod linear;
 
+pub mod many;
+
 pub mod norm;
 
 pub mod norm_matmul;
@@ -46,6 +48,7 @@ pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use ffn::{FfnDown, FfnDownBuffers, FfnGateUp, RoutedExperts};
 pub use fused::{Counters, FoldedNorm};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
+pub use many::{Many, ManyForm, ManyTile};
 pub use norm::RmsNorm;
 pub use norm_matmul::NormMatmul;
 pub use pick::PickExperts;
