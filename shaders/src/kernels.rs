@@ -8,7 +8,7 @@
 
 use crate::Kernel;
 use crate::layout::{
-    ArgmaxPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
+    ArgmaxPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
     ForceRoutesPush, GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
@@ -45,6 +45,8 @@ kernels! {
     ATTENTION = "attention", AttentionPush, [1; 5], ["HEAD_DIM", "GROUP"];
     /// Bindings: control, partial, sinks, out.
     ATTENTION_MERGE = "attention_merge", AttentionMergePush, [1; 4], [];
+    /// Bindings: control, q, k_cache, v_cache, sinks, target.
+    ATTENTION_ROWS = "attention_rows", AttentionRowsPush, [1; 6], ["HEAD_DIM", "GROUP", "LANES", "ROWS"];
     /// Bindings: control, x, weight, y.
     ROUTER = "router", RouterPush, [1; 4], ["ROWS"];
     /// Bindings: control, logits, table, routes, tiles, pairs, report.

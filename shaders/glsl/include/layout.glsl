@@ -76,6 +76,15 @@ struct AttentionMergePush {
     uint splits;
 };
 
+struct AttentionRowsPush {
+    uint head_count;
+    uint kv_head_count;
+    uint window;
+    uint ring_rows;
+    uint token_first;
+    float scale;
+};
+
 struct RouterPush {
     uint row_count;
     uint column_count;

@@ -20,7 +20,7 @@ mod rope;
 mod router;
 
 pub use argmax::{argmax_final, argmax_parts};
-pub use attention::{EMPTY_SPLIT_MAXIMUM, attention, attention_merge};
+pub use attention::{EMPTY_SPLIT_MAXIMUM, attention, attention_merge, attention_rows};
 pub use combine::combine;
 pub use embed::embed;
 pub use expert::{expert_down, expert_gate_up};
