@@ -28,15 +28,18 @@ pub mod router;
 
 pub mod sampling;
 
+pub mod tuning;
+
 pub use attention::{Attention, AttentionShape, Rope};
 pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use norm::RmsNorm;
-pub use pipelines::{KernelShape, Pipelines, Tuning, few_columns};
+pub use pipelines::{KernelShape, Pipelines, few_columns};
 pub use router::{ForceRoutes, Route, Router};
 pub use sampling::Argmax;
+pub use tuning::Tuning;
 
 use crate::gpu::{Buffer, Gpu};
 

@@ -1,4 +1,4 @@
-//! Every pipeline of a model, made once and up front, and the tile sizes that suit the device.
+//! Every pipeline of a model, made once and up front, with the tile sizes of [`Tuning`].
 //!
 //! One at a time on purpose: Mesa 22.3.6's lavapipe compiles on first use and has been seen to crash when shapes for
 //! prompts and for single tokens were compiled side by side. Made before the first token, every pipeline exists before
@@ -6,63 +6,8 @@
 
 use flint_shaders::kernels as k;
 
-use super::Rows;
-use crate::gpu::{DeviceKind, Gpu, GpuError, Pipeline};
-
-/// Tile sizes, chosen by the kind of device.
-///
-/// A software device counts loads, not latency: many rows share the activations that a lane has loaded. A GPU at one
-/// token is bound by latency: few rows and more lanes a row (2048 x 2048 on an NVIDIA H200: 1 subgroup 8.9 us, 4
-/// subgroups 6.5 us).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuning {
-    /// Rows of a mat-vec workgroup.
-    pub rows_one: u32,
-    /// Rows of a workgroup that serves the tokens of a few sequences.
-    pub rows_few: u32,
-    /// Rows of a workgroup that serves many tokens.
-    pub rows_many: u32,
-    /// Tokens of such a workgroup.
-    pub tokens_many: u32,
-    /// Subgroups of a mat-vec workgroup, all on the same rows.
-    pub subgroups_one: u32,
-    /// Subgroups of a norm's workgroup.
-    pub subgroups_norm: u32,
-    /// Splits of the visible keys at decode.
-    pub decode_splits: u32,
-}
-
-impl Tuning {
-    /// The sizes for a kind of device.
-    pub fn for_device(kind: DeviceKind) -> Self {
-        match kind {
-            DeviceKind::Software => Self {
-                rows_one: 8,
-                rows_few: 4,
-                rows_many: 4,
-                tokens_many: 8,
-                subgroups_one: 1,
-                subgroups_norm: 1,
-                decode_splits: 2,
-            },
-            _ => Self {
-                rows_one: 2,
-                rows_few: 2,
-                rows_many: 4,
-                tokens_many: 8,
-                subgroups_one: 4,
-                subgroups_norm: 4,
-                decode_splits: 16,
-            },
-        }
-    }
-
-    /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
-    /// sums a product, and nobody's keys are split.
-    pub fn deterministic(self) -> Self {
-        Self { subgroups_one: 1, decode_splits: 1, ..self }
-    }
-}
+use super::{Rows, Tuning};
+use crate::gpu::{Gpu, GpuError, Pipeline};
 
 /// Tokens of a tile of the kernels for a few rows.
 pub const FEW_COLUMNS: [u32; 3] = [2, 4, 8];
