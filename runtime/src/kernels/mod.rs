@@ -12,6 +12,8 @@
 
 pub mod attention;
 
+pub mod attention_rows;
+
 pub mod combine;
 
 pub mod embed;
@@ -31,6 +33,7 @@ pub mod sampling;
 pub mod tuning;
 
 pub use attention::{Attention, AttentionShape, Rope};
+pub use attention_rows::AttentionRows;
 pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};

@@ -83,6 +83,9 @@ pub struct Pipelines {
     pub(super) rope: Pipeline,
     pub(super) attention: Pipeline,
     pub(super) attention_merge: Pipeline,
+    pub(super) attention_rows: Pipeline,
+    /// Rows of a workgroup of the line above.
+    pub(super) attention_block: u32,
     pub(super) router: Pipeline,
     pub(super) route: Pipeline,
     pub(super) expert_gate_up: Product,
@@ -124,6 +127,8 @@ impl Pipelines {
                 tokens_many: tuning.tokens_many,
             })
         };
+        let attention_lanes = tuning.attention_lanes.min(lanes);
+        assert!(attention_lanes.is_power_of_two(), "attention: {attention_lanes} lanes share a row");
         Ok(Self {
             tuning,
             shape,
@@ -136,6 +141,12 @@ impl Pipelines {
             rope: make(&k::ROPE, lanes, &[])?,
             attention: make(&k::ATTENTION, lanes, &[shape.head_dim, shape.group])?,
             attention_merge: make(&k::ATTENTION_MERGE, lanes, &[])?,
+            attention_rows: make(
+                &k::ATTENTION_ROWS,
+                lanes,
+                &[shape.head_dim, shape.group, attention_lanes, tuning.attention_rows],
+            )?,
+            attention_block: lanes / attention_lanes * tuning.attention_rows,
             router: make(&k::ROUTER, wide, &[tuning.rows_one])?,
             route: make(&k::ROUTE, lanes, &[shape.experts_used, shape.expert_count.div_ceil(lanes)])?,
             expert_gate_up: product(&k::EXPERT_GATE_UP, wide, 2, &[])?,

@@ -27,6 +27,12 @@ pub struct Tuning {
     pub subgroups_norm: u32,
     /// Splits of the visible keys at decode.
     pub decode_splits: u32,
+    /// Lanes that share a row of a prompt's attention, a power of two; at most a subgroup is taken.
+    pub attention_lanes: u32,
+    /// Rows of such a lane: each shares what was loaded of keys and values.
+    pub attention_rows: u32,
+    /// Whether next tokens go through the attention of prompts, too, so that their bits are the same.
+    pub attends_next_as_prompt: bool,
 }
 
 impl Tuning {
@@ -41,6 +47,9 @@ impl Tuning {
                 subgroups_one: 1,
                 subgroups_norm: 1,
                 decode_splits: 2,
+                attention_lanes: 1,
+                attention_rows: 1,
+                attends_next_as_prompt: false,
             },
             _ => Self {
                 rows_one: 2,
@@ -50,6 +59,9 @@ impl Tuning {
                 subgroups_one: 4,
                 subgroups_norm: 4,
                 decode_splits: 16,
+                attention_lanes: 4,
+                attention_rows: 2,
+                attends_next_as_prompt: false,
             },
         }
     }
@@ -57,7 +69,7 @@ impl Tuning {
     /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
     /// sums a product, and nobody's keys are split.
     pub fn deterministic(self) -> Self {
-        Self { subgroups_one: 1, decode_splits: 1, ..self }
+        Self { subgroups_one: 1, decode_splits: 1, attends_next_as_prompt: true, ..self }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
-use crate::kernels::{Attention, AttentionShape, Binder, Rope};
+use crate::kernels::{Attention, AttentionRows, AttentionShape, Binder, Rope};
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
@@ -12,7 +12,12 @@ use crate::model::weights::LayerWeights;
 /// What a layer does with a sequence's own cache.
 pub(super) struct Attend {
     rope: Rope,
+    /// Of one token, in splits.
     attention: Attention,
+    /// Of pieces of prompts.
+    rows: AttentionRows,
+    /// Whether one token takes the way of many.
+    one_as_many: bool,
 }
 
 impl Attend {
@@ -40,14 +45,24 @@ impl Attend {
         };
         let attention =
             [&scratch.q, &cache.keys, &cache.values, &scratch.partial, &weights.sinks, &scratch.attended];
-        Ok(Self { rope: Rope::new(on, &rope, shape)?, attention: Attention::new(on, attention, shape)? })
+        let rows = [&scratch.q, &cache.keys, &cache.values, &weights.sinks, &scratch.attended];
+        Ok(Self {
+            rope: Rope::new(on, &rope, shape)?,
+            attention: Attention::new(on, attention, shape)?,
+            rows: AttentionRows::new(on, rows, shape)?,
+            one_as_many: on.pipelines.tuning().attends_next_as_prompt,
+        })
     }
 
     /// For one token of a sequence that is alone in its step.
     pub(super) fn record_one(&self, recorder: &mut Recorder) {
         self.rope.record(recorder, 1);
         recorder.barrier();
-        self.attention.record(recorder, 1);
+        if self.one_as_many {
+            self.rows.record(recorder, 0, 1);
+        } else {
+            self.attention.record(recorder);
+        }
     }
 }
 
@@ -62,21 +77,24 @@ pub(super) struct AttendRows<'a> {
     pub(super) count: u32,
 }
 
-/// For the rows of several sequences, those of one row first.
+/// For the rows of several sequences.
 pub(super) fn record_all(parts: &[AttendRows<'_>], recorder: &mut Recorder) {
     for part in parts {
         part.attend.rope.record_from(recorder, part.first, part.count);
     }
-    // The sums of one row's splits and those of many rows share a buffer, so these come after those.
-    let (ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
-    for group in [ones, longer].into_iter().filter(|group| !group.is_empty()) {
-        recorder.barrier();
-        for part in group {
-            part.attend.attention.record_attend(recorder, part.first, part.count);
+    recorder.barrier();
+    let is_split = |part: &&AttendRows<'_>| part.count == 1 && !part.attend.one_as_many;
+    for part in parts {
+        if is_split(&part) {
+            part.attend.attention.record_attend(recorder, part.first);
+        } else {
+            part.attend.rows.record(recorder, part.first, part.count);
         }
+    }
+    if parts.iter().any(|part| is_split(&part)) {
         recorder.barrier();
-        for part in group {
-            part.attend.attention.record_merge(recorder, part.first, part.count);
-        }
+    }
+    for part in parts.iter().filter(is_split) {
+        part.attend.attention.record_merge(recorder, part.first);
     }
 }
