@@ -9,7 +9,7 @@
 use crate::Kernel;
 use crate::layout::{
     ArgmaxPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
-    ForceRoutesPush, GateUpPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
+    ForceRoutesPush, GateUpPush, GroupPairsPush, GroupTilesPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
@@ -53,6 +53,10 @@ kernels! {
     ROUTE = "route", RoutePush, [1; 7], ["EXPERTS_USED", "PER_LANE"];
     /// Bindings: control, logits, forced.
     FORCE_ROUTES = "force_routes", ForceRoutesPush, [1; 3], ["EXPERTS_USED"];
+    /// Bindings: control, routes, pairs, groups.
+    GROUP_PAIRS = "group_pairs", GroupPairsPush, [1; 4], ["EXPERTS_USED"];
+    /// Bindings: control, groups, table, tiles, grids.
+    GROUP_TILES = "group_tiles", GroupTilesPush, [1; 5], [];
     /// Bindings: control, x, tiles, pairs, h, pool.
     EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
     /// Bindings: control, h, tiles, pairs, y, pool.

@@ -31,7 +31,7 @@ use crate::model::inputs::Inputs;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::model::{DecodeCounters, Model, ModelError};
+use crate::model::{Ahead, DecodeCounters, Model, ModelError, StepCounters};
 use crate::sample::SamplerOptions;
 use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
@@ -270,6 +270,8 @@ impl Engine {
             watch,
             forced,
             counters: DecodeCounters::default(),
+            step_counters: StepCounters::default(),
+            ahead: [Ahead::default(); 2],
         };
         Ok(Self {
             model,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::base::events::{Event, Lane};
 use crate::engine::Engine;
-use crate::model::DecodeCounters;
+use crate::model::{DecodeCounters, StepCounters};
 
 /// Time spent in steps, by what the thread that drives the engine waited for. Nanoseconds since the engine was opened.
 ///
@@ -55,6 +55,11 @@ impl Engine {
     /// How single tokens went through the device, since the engine was opened.
     pub fn decode_counters(&self) -> DecodeCounters {
         self.model.counters
+    }
+
+    /// How steps of many rows went through the device, since the engine was opened.
+    pub fn step_counters(&self) -> StepCounters {
+        self.model.step_counters
     }
 
     /// Where the time of all steps went until now.

@@ -102,6 +102,49 @@ impl Recorder {
         base: [u32; 3],
         groups: [u32; 3],
     ) {
+        self.check_kernel(pipeline, bindings, push);
+        let name = pipeline.kernel().name;
+        let limits = self.shared.device.info.limits.groups;
+        assert!(
+            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
+            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
+        );
+        if groups.contains(&0) {
+            return;
+        }
+        self.bind(pipeline, bindings, push);
+        let ([x, y, z], [width, height, depth]) = (base, groups);
+        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
+        // pipeline is made with `DISPATCH_BASE`.
+        unsafe {
+            self.shared.device.raw.cmd_dispatch_base(self.buffer(), x, y, z, width, height, depth);
+        };
+    }
+
+    /// Runs a kernel on as many workgroups as three words of `grid` say when the device comes to it. Behind
+    /// [`Self::barrier_for_grids`], where the device wrote them.
+    ///
+    /// # Panics
+    /// When the bindings are another kernel's, `push` is not as long as the kernel's push constants, or the words lie not in `grid`.
+    pub fn dispatch_indirect(
+        &mut self,
+        pipeline: &Pipeline,
+        bindings: &Bindings,
+        push: &[u8],
+        grid: &Buffer,
+        offset_bytes: u64,
+    ) {
+        self.check_kernel(pipeline, bindings, push);
+        self.check_buffer("grid", grid, offset_bytes, 12);
+        check_words("grid", offset_bytes, 12);
+        self.bind(pipeline, bindings, push);
+        // SAFETY: pipeline, set and push constants are bound; the words lie in a buffer of indirect usage, which `kept` keeps.
+        // That they are within the device's limits is for the kernel to see to that writes them.
+        unsafe { self.shared.device.raw.cmd_dispatch_indirect(self.buffer(), grid.inner.raw, offset_bytes) };
+        self.kept.keep(&grid.inner);
+    }
+
+    fn check_kernel(&self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8]) {
         let kernel = pipeline.kernel();
         let name = kernel.name;
         assert_eq!(self.kind, QueueKind::Kernels, "kernel {name}: on the queue of copies");
@@ -120,14 +163,10 @@ impl Recorder {
             u32::try_from(push.len()),
             "kernel {name}: bytes of push constants"
         );
-        let limits = self.shared.device.info.limits.groups;
-        assert!(
-            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
-            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
-        );
-        if groups.contains(&0) {
-            return;
-        }
+    }
+
+    /// Binds what a dispatch runs with.
+    fn bind(&mut self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8]) {
         let device = &self.shared.device.raw;
         let buffer = self.buffer();
         let (compute, layout) = (vk::PipelineBindPoint::COMPUTE, pipeline.inner.layout);
@@ -142,10 +181,6 @@ impl Recorder {
             // SAFETY: as above; the bytes are exactly the layout's range, a multiple of 4.
             unsafe { device.cmd_push_constants(buffer, layout, vk::ShaderStageFlags::COMPUTE, 0, push) };
         }
-        let ([x, y, z], [width, height, depth]) = (base, groups);
-        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
-        // pipeline is made with `DISPATCH_BASE`.
-        unsafe { device.cmd_dispatch_base(buffer, x, y, z, width, height, depth) };
         self.bound_pipeline = pipeline.inner.raw;
         self.kept.keep(&pipeline.inner);
         self.kept.keep(&bindings.inner);
@@ -155,6 +190,15 @@ impl Recorder {
     pub fn barrier(&mut self) {
         let (stages, _, accesses) = self.work();
         self.memory_barrier(stages, accesses);
+    }
+
+    /// As [`Self::barrier`], and the workgroup counts of [`Self::dispatch_indirect`] are seen, too.
+    pub fn barrier_for_grids(&mut self) {
+        let (stages, _, accesses) = self.work();
+        self.memory_barrier(
+            stages | vk::PipelineStageFlags2::DRAW_INDIRECT,
+            accesses | vk::AccessFlags2::INDIRECT_COMMAND_READ,
+        );
     }
 
     /// The stages of what is recorded here, what they write, and all that they do to memory.

@@ -20,6 +20,8 @@ pub mod embed;
 
 pub mod expert;
 
+pub mod group;
+
 pub mod linear;
 
 pub mod norm;
@@ -37,6 +39,7 @@ pub use attention_rows::AttentionRows;
 pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
+pub use group::{Group, TileKinds};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use norm::RmsNorm;
 pub use pipelines::{KernelShape, Pipelines, few_columns};

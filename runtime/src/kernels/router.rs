@@ -107,7 +107,7 @@ pub struct RouteBuffers<'a> {
     pub table: &'a Buffer,
     /// u32 `[tokens, 2, experts_used]`.
     pub routes: &'a Buffer,
-    /// What the host reads of it; word `report_first` on is this layer's.
+    /// What the host reads of it: of a step of as many tokens, u32 `[moe_layers, tokens, 2, experts_used]`.
     pub report: &'a Buffer,
 }
 
@@ -122,7 +122,6 @@ impl Route {
         tiles: &TileBuffers,
         layer: LayerIndex,
         moe_layer: u32,
-        report_first: u32,
         weights_scale: f32,
     ) -> Result<Self, GpuError> {
         let Binder { gpu, pipelines, control, tokens_max } = *on;
@@ -131,8 +130,7 @@ impl Route {
         let route_words = 2 * u64::from(pipelines.shape.experts_used);
         on.assert_rows("route", "logits", buffers.logits, u64::from(expert_count));
         on.assert_rows("route", "routes", buffers.routes, route_words);
-        on.assert_rows("route", "report", buffers.report, route_words);
-        assert_holds("route", "report", buffers.report, u64::from(report_first) + route_words);
+        on.assert_rows("route", "report", buffers.report, u64::from(moe_layer + 1) * route_words);
         assert_holds("route", "table", buffers.table, u64::from(table_first + expert_count));
         let pipeline = pipelines.route.clone();
         let bindings = gpu.bind(
@@ -151,7 +149,7 @@ impl Route {
             expert_count,
             layer: layer.0,
             table_first,
-            report_first,
+            report_first: moe_layer * 2 * pipelines.shape.experts_used,
             is_resolved: 0,
             weights_scale,
         };
@@ -169,10 +167,10 @@ impl Route {
         recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [1, 1, 1]);
     }
 
-    /// Records it for `tokens` tokens, whose picks the host resolves; the report is written from word 0 on.
+    /// Records it for `tokens` tokens, whose picks are looked up by others.
     pub fn record_unresolved(&self, recorder: &mut Recorder, tokens: u32) {
         assert!(tokens <= self.tokens_max, "route: {tokens} tokens of {}", self.tokens_max);
-        let push = RoutePush { report_first: 0, ..self.push };
+        let push = RoutePush { report_first: self.push.report_first * tokens, ..self.push };
         recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [tokens, 1, 1]);
     }
 }

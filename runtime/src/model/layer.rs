@@ -8,13 +8,15 @@
 //!
 //! Recording is a list of dispatches with a barrier wherever one reads what another wrote. Nothing here decides anything.
 
+use flint_shaders::layout::CONTROL_STOP;
+
 use crate::base::ids::LayerIndex;
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Matmul,
-    RmsNorm, Route, Router, Rows,
+    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Group, Matmul,
+    RmsNorm, Route, Router, Rows, TileKinds,
 };
 use crate::model::Model;
 use crate::model::attend::{Attend, AttendRows, record_all};
@@ -63,6 +65,21 @@ pub struct WaveTiles {
     pub count: u32,
 }
 
+/// What the device needs beside a layer to run all its experts by itself.
+#[derive(Clone, Copy)]
+pub struct Grouped<'a> {
+    /// Groups picks by expert.
+    pub group: &'a Group,
+    /// The tiles that it makes.
+    pub kinds: TileKinds,
+    /// Where their workgroup counts lie.
+    pub grids: &'a Buffer,
+    /// The step's control words.
+    pub control: &'a Buffer,
+    /// Those of the sequences' own kernels, which are to stop with the others.
+    pub others: &'a [&'a Buffer],
+}
+
 /// The next layer's router on this layer's input to its network: its picks one layer early, four of five of them right.
 struct Guess {
     router: Router,
@@ -71,6 +88,8 @@ struct Guess {
 
 /// The part that only expert layers have.
 struct Experts {
+    layer: LayerIndex,
+    moe_layer: u32,
     used: u32,
     router: Router,
     /// Only where the model was opened with a trace: otherwise nothing of it is recorded.
@@ -177,7 +196,7 @@ impl Layer {
     }
 
     /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for
-    /// many the host does it, and finds the guesses where the report begins.
+    /// many it is done behind it.
     pub fn record_route(&self, recorder: &mut Recorder, tokens: u32, is_resolved: bool, guesses: bool) {
         let experts = self.experts();
         recorder.barrier();
@@ -217,6 +236,40 @@ impl Layer {
         experts.down.record(recorder, Rows::Few(1), 0, experts.used);
         recorder.barrier();
         experts.combine.record(recorder, 1);
+    }
+
+    /// Shared and routed experts of many rows whose picks are all in slots, and their sum: the device groups the picks itself, and
+    /// where one is in no slot it stops.
+    pub fn record_grouped_experts(&self, recorder: &mut Recorder, rows: Rows, with: Grouped<'_>) {
+        let experts = self.experts();
+        let grids: Vec<u32> = with
+            .kinds
+            .each()
+            .flat_map(|(pairs, ..)| [experts.gate_up.grid(pairs, 0), experts.down.grid(pairs, 0)])
+            .flatten()
+            .collect();
+        recorder.update(with.grids, 0, bytemuck::cast_slice(&grids));
+        recorder.barrier();
+        // The shared expert fills the device, which a layer's grouping does not.
+        with.group.record_pairs(recorder, rows.count());
+        self.gate_up.record(recorder, rows);
+        recorder.barrier();
+        with.group.record_tiles(recorder, with.kinds, experts.layer, experts.moe_layer);
+        self.down.record(recorder, rows);
+        recorder.barrier_for_grids();
+        for other in with.others {
+            let stop_byte = u64::from(CONTROL_STOP) * 4;
+            recorder.copy(with.control, stop_byte, other, stop_byte, 4);
+        }
+        for (pairs, first, [grid, _]) in with.kinds.each() {
+            experts.gate_up.record_indirect(recorder, pairs, first, (with.grids, grid));
+        }
+        recorder.barrier();
+        for (pairs, first, [_, grid]) in with.kinds.each() {
+            experts.down.record_indirect(recorder, pairs, first, (with.grids, grid));
+        }
+        recorder.barrier();
+        experts.combine.record(recorder, rows.count());
     }
 
     /// The tiles of one wave of experts.
@@ -277,11 +330,10 @@ impl Guess {
             routes: &scratch.guess_routes,
             report: &scratch.guess_report,
         };
-        let report_first = moe_layer * 2 * config.experts_used;
         let (layer, scale) = (LayerIndex(next), config.expert_weights_scale);
         Ok(Some(Self {
             router: Router::new(&on, &scratch.normed, router, &scratch.guess_logits, config.embed_dim)?,
-            route: Route::new(&apart, &route, &scratch.guess_tiles, layer, moe_layer, report_first, scale)?,
+            route: Route::new(&apart, &route, &scratch.guess_tiles, layer, moe_layer, scale)?,
         }))
     }
 }
@@ -305,6 +357,8 @@ impl Experts {
             report: &scratch.route_report,
         };
         Ok(Self {
+            layer: LayerIndex(index),
+            moe_layer,
             used: config.experts_used,
             router: Router::new(on, &scratch.normed, router, &scratch.router_logits, embed)?,
             force: match &model.forced {
@@ -323,7 +377,6 @@ impl Experts {
                 &scratch.tiles,
                 LayerIndex(index),
                 moe_layer,
-                moe_layer * 2 * config.experts_used,
                 config.expert_weights_scale,
             )?,
             gate_up: ExpertGateUp::new(

@@ -13,6 +13,12 @@ const uint NO_SLOT = 4294967295u;
 const uint POOL_BUFFERS = 16u;
 // Words of one expert tile: slot, first pair, pair count.
 const uint TILE_WORDS = 3u;
+// Words of one expert's group: first pair, pair count.
+const uint GROUP_WORDS = 2u;
+// Words of one dispatch's workgroup counts: x, y, z.
+const uint GRID_WORDS = 3u;
+// Dispatches that serve the tiles of one kind: `expert_gate_up`, then `expert_down`.
+const uint KIND_GRIDS = 2u;
 // Word of `control`: 0 lets the kernels run, anything else makes every kernel return at once.
 const uint CONTROL_STOP = 0u;
 // Word of `control`: tokens of the step.
@@ -103,6 +109,19 @@ struct ForceRoutesPush {
     uint expert_count;
     uint layer_count;
     uint moe_layer;
+};
+
+struct GroupPairsPush {
+    uint pair_count;
+};
+
+struct GroupTilesPush {
+    uint expert_count;
+    uint layer;
+    uint table_first;
+    uint tile_max;
+    uint kinds;
+    uint kind_stride;
 };
 
 struct ExpertGateUpPush {
