@@ -287,6 +287,27 @@ fn a_full_session_is_refused_and_harms_no_other() {
     assert_sound(&engine);
 }
 
+/// With everything in slots, a step of several sessions' next tokens waits for the device once.
+#[test]
+fn a_resident_step_of_several_runs_without_the_host() {
+    let Some(mut engine) = open(|_| {}) else { return skip_without_device() };
+    let prompts = prompts(&engine);
+    let (mut sessions, trails): (Vec<_>, Vec<_>) =
+        prompts.iter().map(|prompt| start(&mut engine, prompt)).unzip();
+    let next: Vec<[TokenId; 1]> = trails.iter().map(|trail| [trail.last()]).collect();
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let before = engine.step_counters();
+        step(&mut engine, &mut sessions, &next);
+        let after = engine.step_counters();
+        assert_eq!(after.steps - before.steps, 1);
+        waits.push(after.waits - before.waits);
+    }
+    // The first steps find out that nothing is missing.
+    assert_eq!(waits.iter().min(), Some(&1), "{waits:?}");
+    assert_sound(&engine);
+}
+
 #[test]
 fn guesses_of_several_sessions_are_used() {
     let Some(mut engine) = open(|options| options.pool_slots = Some(8)) else { return skip_without_device() };

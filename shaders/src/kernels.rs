@@ -8,7 +8,7 @@
 
 use crate::Kernel;
 use crate::layout::{
-    ArgmaxPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
+    ArgmaxPush, AttentionMatrixPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
     ForceRoutesPush, GateUpPush, GroupPairsPush, GroupTilesPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
@@ -47,6 +47,8 @@ kernels! {
     ATTENTION_MERGE = "attention_merge", AttentionMergePush, [1; 4], [];
     /// Bindings: control, q, k_cache, v_cache, sinks, target.
     ATTENTION_ROWS = "attention_rows", AttentionRowsPush, [1; 6], ["HEAD_DIM", "GROUP", "LANES", "ROWS"];
+    /// Bindings: control, q, k_cache, v_cache, sinks, target.
+    ATTENTION_MATRIX = "attention_matrix", AttentionMatrixPush, [1; 6], ["HEAD_DIM", "GROUP"];
     /// Bindings: control, x, weight, y.
     ROUTER = "router", RouterPush, [1; 4], ["ROWS"];
     /// Bindings: control, logits, table, routes, tiles, pairs, report.

@@ -260,6 +260,22 @@ push_blocks! {
         scale: f32,
     }
 
+    /// Push constants of `attention_matrix`.
+    AttentionMatrixPush of "attention_matrix" {
+        /// Query heads.
+        head_count: u32,
+        /// Key and value heads.
+        kv_head_count: u32,
+        /// Keys that a token sees, itself among them; 0: all.
+        window: u32,
+        /// Rows of the cache ring.
+        ring_rows: u32,
+        /// The first token.
+        token_first: u32,
+        /// Factor on a query-key product.
+        scale: f32,
+    }
+
     /// Push constants of `router`.
     RouterPush of "router" {
         /// Rows of the matrix: experts.

@@ -13,6 +13,7 @@ mod attention;
 mod combine;
 mod embed;
 mod expert;
+mod group;
 mod linear;
 mod norm;
 mod rope;
