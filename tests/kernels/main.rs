@@ -15,6 +15,7 @@ mod embed;
 mod expert;
 mod group;
 mod linear;
+mod many;
 mod norm;
 mod rope;
 mod router;

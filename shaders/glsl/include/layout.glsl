@@ -91,15 +91,6 @@ struct AttentionRowsPush {
     float scale;
 };
 
-struct AttentionMatrixPush {
-    uint head_count;
-    uint kv_head_count;
-    uint window;
-    uint ring_rows;
-    uint token_first;
-    float scale;
-};
-
 struct RouterPush {
     uint row_count;
     uint column_count;

@@ -5,8 +5,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
-// attention_matrix: attention_rows by cooperative matrices: softmax with a sink over the visible keys, for a block of rows of
-// one KV head
+// attention_rows_matrix: softmax with a sink over the visible keys, for a block of (token, query head) rows of one KV head
 //
 // Source   Dao 2023, arXiv:2307.08691: a block of queries walks the keys block by block with a running maximum. Each subgroup
 //          has SIDE rows (token * GROUP + query head of the KV head); all share the keys and values that the workgroup has
@@ -17,13 +16,13 @@
 // Needs    HEAD_DIM a multiple of SIDE; at most 4 subgroups; 32 KiB of shared memory; of the device, cooperative matrices of
 //          16 x 16 x 16, f16 into f32, by subgroups, and f16 arithmetic; 4 to 64 lanes.
 // Exact    queries, times scale, and weights are rounded to f16, products summed in f32: 2e-3 relative to the twin's f64. Keys in
-//          ascending order, KEYS at a time from multiples of KEYS on: what a row does not see of a block changes none of its bits.
+//          ascending order, KEYS at a time from multiples of KEYS on: what a row does not see of them changes none of its bits.
 #include "common.glsl"
 
 layout(constant_id = 2) const uint HEAD_DIM = 128;
 layout(constant_id = 3) const uint GROUP = 8;
 
-layout(push_constant, scalar) uniform Push { AttentionMatrixPush push; };
+layout(push_constant, scalar) uniform Push { AttentionRowsPush push; };
 layout(set = 0, binding = 1, std430) readonly buffer Queries { vec4 q[]; };
 layout(set = 0, binding = 2, std430) readonly buffer KeyCache { uvec2 k_cache[]; };
 layout(set = 0, binding = 3, std430) readonly buffer ValueCache { uvec2 v_cache[]; };
