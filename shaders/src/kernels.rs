@@ -8,8 +8,9 @@
 
 use crate::Kernel;
 use crate::layout::{
-    ArgmaxPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush, ExpertGateUpPush,
-    ForceRoutesPush, GateUpPush, GroupPairsPush, GroupTilesPush, MatmulPush, POOL_BUFFERS, RmsNormPush, RopePush, RoutePush, RouterPush,
+    ArgmaxPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush, ExpertDownPush,
+    ExpertGateUpPush, ForceRoutesPush, GateUpPush, GroupPairsPush, MatmulPush, POOL_BUFFERS,
+    ResolveGroupsPush, RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
@@ -68,7 +69,7 @@ kernels! {
     /// Bindings: control, routes, pairs, groups.
     GROUP_PAIRS = "group_pairs", GroupPairsPush, [1; 4], ["EXPERTS_USED"];
     /// Bindings: control, groups, table, tiles, grids.
-    GROUP_TILES = "group_tiles", GroupTilesPush, [1; 5], [];
+    RESOLVE_GROUPS = "resolve_groups", ResolveGroupsPush, [1; 5], [];
     /// Bindings: control, x, tiles, pairs, h, pool.
     EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
     /// [`EXPERT_GATE_UP`] for many pairs by cooperative matrices.

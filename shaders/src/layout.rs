@@ -300,8 +300,8 @@ push_blocks! {
         pair_count: u32,
     }
 
-    /// Push constants of `group_tiles`.
-    GroupTilesPush of "group_tiles" {
+    /// Push constants of `resolve_groups`.
+    ResolveGroupsPush of "resolve_groups" {
         /// Experts of the layer.
         expert_count: u32,
         /// The layer, told to the host by way of `control` when an expert is in no slot.

@@ -1,6 +1,7 @@
 //! `attention`, `attention_merge` and `attention_rows` against their twins.
 
-use flint_shaders::kernels::{ATTENTION, ATTENTION_MERGE, ATTENTION_ROWS};
+use flint_shaders::Kernel;
+use flint_shaders::kernels::{ATTENTION, ATTENTION_MERGE, ATTENTION_ROWS, ATTENTION_ROWS_MATRIX};
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, AttentionRowsPush};
 use flint_shaders::reference::{self, Control, EMPTY_SPLIT_MAXIMUM};
 use half::f16;
@@ -153,8 +154,43 @@ struct Rows {
     position: u32,
     window: u32,
     ring_rows: u32,
-    /// Lanes of a row, and rows of a lane.
-    block: [u32; 2],
+    form: Form,
+}
+
+/// How the rows are computed.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// By so many lanes a row, for so many rows a lane.
+    Lanes(u32, u32),
+    /// By cooperative matrices, with so many subgroups.
+    Matrix(u32),
+}
+
+impl Form {
+    /// Rows of a workgroup.
+    fn block(self, lanes: Lanes) -> u32 {
+        match self {
+            Self::Lanes(row_lanes, lane_rows) => lanes.subgroup / row_lanes * lane_rows,
+            Self::Matrix(subgroups) => subgroups * 16,
+        }
+    }
+
+    /// Of the largest output. By matrices, queries and weights are rounded to f16, to 11 bits: scores of some units are off by some
+    /// 1e-3, and so is what they weigh (llvmpipe: 1e-3).
+    fn tolerance(self) -> f32 {
+        match self {
+            Self::Lanes(..) => TOLERANCE,
+            Self::Matrix(_) => 3e-3,
+        }
+    }
+
+    /// Whether it serves heads of so many values.
+    fn serves(self, head_dim: u32) -> bool {
+        match self {
+            Self::Lanes(..) => true,
+            Self::Matrix(_) => head_dim.is_multiple_of(16) && head_dim <= 128,
+        }
+    }
 }
 
 /// The inputs of a run: queries, caches, sinks.
@@ -163,6 +199,13 @@ struct Inputs {
     k_cache: Vec<u32>,
     v_cache: Vec<u32>,
     sinks: Vec<f32>,
+}
+
+/// What a form runs as.
+struct KernelOf {
+    kernel: &'static Kernel,
+    lanes: Lanes,
+    constants: Vec<u32>,
 }
 
 impl Rows {
@@ -187,16 +230,16 @@ impl Rows {
         let (dim, heads) = (self.shape.head_dim, self.heads());
         let control = Control { stop: 0, token_count: self.tokens, position: self.position };
         let push = self.push(first);
-        let [row_lanes, lane_rows] = self.block;
+        let KernelOf { kernel, lanes: workgroup, constants } = self.kernel(lanes);
         let call = Call {
-            kernel: &ATTENTION_ROWS,
-            lanes,
-            constants: &[dim, self.shape.group, row_lanes, lane_rows],
+            kernel,
+            lanes: workgroup,
+            constants: &constants,
             push: push.bytes(),
             // One block more than there are rows for.
             groups: [
                 self.shape.kv_head_count,
-                (self.tokens * self.shape.group).div_ceil(lanes.subgroup / row_lanes * lane_rows) + 1,
+                (self.tokens * self.shape.group).div_ceil(self.form.block(lanes)) + 1,
                 1,
             ],
         };
@@ -208,6 +251,20 @@ impl Rows {
             &[&[words(q)], &[k_cache], &[v_cache], &[words(sinks)], &[words(&target)]],
         );
         floats(&after[5][0]).to_vec()
+    }
+
+    fn kernel(&self, lanes: Lanes) -> KernelOf {
+        let (dim, group) = (self.shape.head_dim, self.shape.group);
+        match self.form {
+            Form::Lanes(row_lanes, lane_rows) => {
+                KernelOf { kernel: &ATTENTION_ROWS, lanes, constants: vec![dim, group, row_lanes, lane_rows] }
+            }
+            Form::Matrix(subgroups) => KernelOf {
+                kernel: &ATTENTION_ROWS_MATRIX,
+                lanes: Lanes { workgroup: lanes.subgroup * subgroups, subgroup: lanes.subgroup },
+                constants: vec![dim, group],
+            },
+        }
     }
 
     fn push(&self, token_first: u32) -> AttentionRowsPush {
@@ -224,8 +281,8 @@ impl Rows {
     fn check(&self, device: &Device, lanes: Lanes) {
         let (dim, heads) = (self.shape.head_dim, self.heads());
         let what = format!(
-            "dim {dim}, group {}, {} tokens from {} on, window {}, ring {}, block {:?}, {lanes:?}",
-            self.shape.group, self.tokens, self.position, self.window, self.ring_rows, self.block
+            "dim {dim}, group {}, {} tokens from {} on, window {}, ring {}, {:?}, {lanes:?}",
+            self.shape.group, self.tokens, self.position, self.window, self.ring_rows, self.form
         );
         let inputs = self.inputs();
         let got = self.attended(device, lanes, &inputs, 0);
@@ -234,7 +291,7 @@ impl Rows {
         let Inputs { q, k_cache, v_cache, sinks } = &inputs;
         reference::attention_rows(&control, &self.push(0), dim, q, [k_cache, v_cache], sinks, &mut want);
         let written = (self.tokens * heads * dim) as usize;
-        assert_close(&what, &got[..written], &want[..written], TOLERANCE);
+        assert_close(&what, &got[..written], &want[..written], self.form.tolerance());
         assert_eq!(&got[written..], &want[written..], "{what}: past the last token");
         // From another token on, the rows lie in other blocks, beside others.
         let first = self.tokens / 2;
@@ -245,26 +302,36 @@ impl Rows {
     }
 }
 
-/// Blocks of one, a few and all lanes a row.
-fn blocks(lanes: Lanes) -> Vec<[u32; 2]> {
-    vec![[1, 2], [4.min(lanes.subgroup), 2], [lanes.subgroup, 1]]
+/// One, a few and all lanes a row; and matrices, where the device has them.
+fn forms(device: &Device, lanes: Lanes) -> Vec<Form> {
+    let mut forms =
+        vec![Form::Lanes(1, 2), Form::Lanes(4.min(lanes.subgroup), 2), Form::Lanes(lanes.subgroup, 1)];
+    if device.matrix().is_some_and(|of| [of.m, of.n, of.k] == [16; 3]) {
+        forms.extend([Form::Matrix(1), Form::Matrix(4)]);
+    } else {
+        println!("no cooperative matrices of 16 x 16 x 16: attention_rows_matrix is left out");
+    }
+    forms
 }
 
 #[test]
 fn rows_of_any_count_and_head_shape_match_their_twin() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
-        for block in blocks(lanes) {
+        for form in forms(device, lanes) {
             for tokens in [1, 7, 8, 9, 33] {
                 let shape = Shape { head_dim: 32, kv_head_count: 2, group: 4 };
-                let rows = Rows { shape, tokens, position: 21, window: 0, ring_rows: 64, block };
+                let rows = Rows { shape, tokens, position: 21, window: 0, ring_rows: 64, form };
                 rows.check(device, lanes);
             }
             for (head_dim, kv_head_count, group) in
                 [(32, 1, 1), (64, 1, 7), (64, 3, 2), (128, 1, 8), (12, 2, 3), (20, 1, 5), (256, 1, 6)]
             {
+                if !form.serves(head_dim) {
+                    continue;
+                }
                 let shape = Shape { head_dim, kv_head_count, group };
-                let rows = Rows { shape, tokens: 5, position: 3, window: 0, ring_rows: 8, block };
+                let rows = Rows { shape, tokens: 5, position: 3, window: 0, ring_rows: 8, form };
                 rows.check(device, lanes);
             }
         }
@@ -275,13 +342,13 @@ fn rows_of_any_count_and_head_shape_match_their_twin() {
 fn rows_see_their_windows_through_the_ring() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
-        for block in blocks(lanes) {
+        for form in forms(device, lanes) {
             for position in [0, 3, 30, 100] {
                 // Windows smaller and larger than the chunk, in rings of exactly as many rows as are needed.
                 for (tokens, window) in [(1, 5), (9, 1), (9, 5), (33, 6), (7, 40)] {
                     let shape = Shape { head_dim: 32, kv_head_count: 2, group: 2 };
                     let ring_rows = window + tokens - 1;
-                    Rows { shape, tokens, position, window, ring_rows, block }.check(device, lanes);
+                    Rows { shape, tokens, position, window, ring_rows, form }.check(device, lanes);
                 }
             }
         }
@@ -292,15 +359,21 @@ fn rows_see_their_windows_through_the_ring() {
 fn what_no_row_of_a_block_sees_may_be_anything() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
-        let shape = Shape { head_dim: 32, kv_head_count: 1, group: 2 };
-        let rows = Rows { shape, tokens: 3, position: 9, window: 4, ring_rows: 16, block: [1, 2] };
-        let mut inputs = rows.inputs();
-        let clean = rows.attended(device, lanes, &inputs, 0);
-        // Positions 6 to 11 are seen.
-        for row in (0..6).chain(12..16) {
-            inputs.k_cache[row * 16..][..16].fill(0x7e00_7e00);
-            inputs.v_cache[row * 16..][..16].fill(0x7e00_7e00);
+        for form in forms(device, lanes) {
+            let shape = Shape { head_dim: 32, kv_head_count: 1, group: 2 };
+            let rows = Rows { shape, tokens: 3, position: 9, window: 4, ring_rows: 16, form };
+            let mut inputs = rows.inputs();
+            let clean = rows.attended(device, lanes, &inputs, 0);
+            // Positions 6 to 11 are seen.
+            for row in (0..6).chain(12..16) {
+                inputs.k_cache[row * 16..][..16].fill(0x7e00_7e00);
+                inputs.v_cache[row * 16..][..16].fill(0x7e00_7e00);
+            }
+            assert_eq!(
+                words(&rows.attended(device, lanes, &inputs, 0)),
+                words(&clean),
+                "{form:?}, {lanes:?}"
+            );
         }
-        assert_eq!(words(&rows.attended(device, lanes, &inputs, 0)), words(&clean), "{lanes:?}");
     }
 }

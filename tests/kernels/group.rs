@@ -1,7 +1,9 @@
-//! `group_pairs` and `group_tiles` against their twins: whole numbers, so every word.
+//! `group_pairs` and `resolve_groups` against their twins: whole numbers, so every word.
 
-use flint_shaders::kernels::{GROUP_PAIRS, GROUP_TILES};
-use flint_shaders::layout::{GRID_WORDS, GROUP_WORDS, GroupPairsPush, GroupTilesPush, KIND_GRIDS, NO_SLOT, TILE_WORDS};
+use flint_shaders::kernels::{GROUP_PAIRS, RESOLVE_GROUPS};
+use flint_shaders::layout::{
+    GRID_WORDS, GROUP_WORDS, GroupPairsPush, KIND_GRIDS, NO_SLOT, ResolveGroupsPush, TILE_WORDS,
+};
 use flint_shaders::reference::{self, Control};
 
 use crate::support::{Call, Device, Lanes, Random, device};
@@ -52,15 +54,16 @@ impl Picks {
 }
 
 /// Makes tiles on the device, compares with the twin, and gives the stop word.
-fn tile(device: &Device, lanes: Lanes, push: &GroupTilesPush, groups: &[u32], table: &[u32]) -> u32 {
+fn tile(device: &Device, lanes: Lanes, push: &ResolveGroupsPush, groups: &[u32], table: &[u32]) -> u32 {
     let pairs: u32 = groups.chunks_exact(GROUP_WORDS as usize).map(|group| group[1]).sum();
     let tiles_of_a_kind = push.kind_stride.max(pairs);
-    let mut tiles = vec![99u32; (((push.kinds - 1) * push.kind_stride + tiles_of_a_kind) * TILE_WORDS) as usize + 3];
+    let mut tiles =
+        vec![99u32; (((push.kinds - 1) * push.kind_stride + tiles_of_a_kind) * TILE_WORDS) as usize + 3];
     let mut grids = vec![5u32; ((push.kinds + 1) * KIND_GRIDS * GRID_WORDS) as usize];
     let mut control = Control { token_count: 1, ..Control::default() };
-    let call = Call { kernel: &GROUP_TILES, lanes, constants: &[], push: push.bytes(), groups: [1, 1, 1] };
+    let call = Call { kernel: &RESOLVE_GROUPS, lanes, constants: &[], push: push.bytes(), groups: [1, 1, 1] };
     let after = device.run(&call, &control, &[&[groups], &[table], &[&tiles], &[&grids]]);
-    reference::group_tiles(&mut control, push, groups, table, &mut tiles, &mut grids);
+    reference::resolve_groups(&mut control, push, groups, table, &mut tiles, &mut grids);
     let what = format!("{push:?}, {lanes:?}");
     assert_eq!((&after[3][0], &after[4][0]), (&tiles, &grids), "{what}");
     assert_eq!(after[0][0], control.words(), "{what}");
@@ -77,7 +80,7 @@ fn picks_are_grouped_and_tiled_as_by_their_twins() {
             let groups = Picks::new(expert_count, experts_used, tokens).grouped(device, lanes);
             let table: Vec<u32> = (0..expert_count + 4).map(|expert| expert * 3).collect();
             for (tile_max, kinds) in [(1, 1), (8, 1), (12, 1), (2, 2), (4, 3), (8, 4)] {
-                let push = GroupTilesPush {
+                let push = ResolveGroupsPush {
                     expert_count,
                     layer: 3,
                     table_first: 4,
@@ -96,7 +99,7 @@ fn an_expert_that_was_picked_and_has_no_slot_stops_the_step() {
     let Some(device) = device() else { return };
     for lanes in device.single() {
         let groups = Picks::new(67, 3, 9).grouped(device, lanes);
-        let push = GroupTilesPush {
+        let push = ResolveGroupsPush {
             expert_count: 67,
             layer: 12,
             table_first: 5,

@@ -171,7 +171,8 @@ impl Dense {
 fn matmul_of_many_rows_matches_its_twin() {
     let Some(device) = device() else { return };
     for form in Form::all(device) {
-        for (shape, (is_added, is_counted)) in SHAPES.into_iter().zip([(false, false), (true, true)].into_iter().cycle())
+        for (shape, (is_added, is_counted)) in
+            SHAPES.into_iter().zip([(false, false), (true, true)].into_iter().cycle())
         {
             let product = Dense::new(shape, is_counted);
             let got = product.run(device, &form, is_added);
@@ -356,7 +357,16 @@ impl Experts {
         }
     }
 
-    fn run(&self, device: &Device, form: &Form, kernel: &'static Kernel, push: &[u8], rows: u32, x: &[f32], y: &[f32]) -> Vec<f32> {
+    fn run(
+        &self,
+        device: &Device,
+        form: &Form,
+        kernel: &'static Kernel,
+        push: &[u8],
+        rows: u32,
+        x: &[f32],
+        y: &[f32],
+    ) -> Vec<f32> {
         let call = Call {
             kernel,
             lanes: form.lanes,
@@ -364,8 +374,9 @@ impl Experts {
             push,
             groups: [rows.div_ceil(form.rows), 1, self.tile_count()],
         };
-        let pool: Vec<&[u32]> =
-            (0..POOL_BUFFERS as usize).map(|at| self.pool.get(at).unwrap_or(&self.pool[0]).as_slice()).collect();
+        let pool: Vec<&[u32]> = (0..POOL_BUFFERS as usize)
+            .map(|at| self.pool.get(at).unwrap_or(&self.pool[0]).as_slice())
+            .collect();
         let buffers: [&[&[u32]]; 5] = [&[words(x)], &[&self.tiles], &[&self.pairs], &[words(y)], &pool];
         floats(&device.run(&call, &self.control(), &buffers)[4][0]).to_vec()
     }
@@ -387,7 +398,8 @@ fn experts_of_many_pairs_match_their_twins() {
     for form in Form::all(device) {
         for shape in [(32, 32), (96, 32), (64, 160)] {
             // As many pairs as there are in the largest tile of a prompt, and what lies around whole matrices.
-            let counts: Vec<u32> = [1, 15, 16, 17, 33, 64].into_iter().filter(|&count| count <= form.tokens).collect();
+            let counts: Vec<u32> =
+                [1, 15, 16, 17, 33, 64].into_iter().filter(|&count| count <= form.tokens).collect();
             let experts = Experts::new(shape, &counts);
             let mut random = Random::new(u64::from(shape.0));
             let pair_count = experts.tokens * experts.used;
@@ -399,9 +411,27 @@ fn experts_of_many_pairs_match_their_twins() {
             let (mut want_h, mut want_y) = (h.clone(), y);
             let (control, tiles, tile_count) = (experts.control(), &experts.tiles, experts.tile_count());
             let push = experts.gate_up_push();
-            reference::expert_gate_up(&control, &push, tile_count, &x, tiles, &experts.pairs, &mut want_h, &pool);
+            reference::expert_gate_up(
+                &control,
+                &push,
+                tile_count,
+                &x,
+                tiles,
+                &experts.pairs,
+                &mut want_h,
+                &pool,
+            );
             let push = experts.down_push();
-            reference::expert_down(&control, &push, tile_count, &h, tiles, &experts.pairs, &mut want_y, &pool);
+            reference::expert_down(
+                &control,
+                &push,
+                tile_count,
+                &h,
+                tiles,
+                &experts.pairs,
+                &mut want_y,
+                &pool,
+            );
             let what = format!("{shape:?}, tiles of {counts:?}, {form:?}");
             assert_close(&what, &got_h, &want_h, form.tolerance_of_gates());
             assert_close(&what, &got_y, &want_y, form.tolerance());

@@ -31,7 +31,9 @@ pub(super) fn choose(offered: &[vk::CooperativeMatrixPropertiesKHR<'_>]) -> Opti
         .filter(|of| of.scope == vk::ScopeKHR::SUBGROUP && of.saturating_accumulation == vk::FALSE)
         .filter(|of| [of.a_type, of.b_type, of.c_type, of.result_type] == [half, half, float, float])
         .map(|of| MatrixShape { m: of.m_size, n: of.n_size, k: of.k_size })
-        .filter(|shape| [shape.m, shape.n, shape.k].iter().all(|&side| side > 0 && BLOCK.is_multiple_of(side)))
+        .filter(|shape| {
+            [shape.m, shape.n, shape.k].iter().all(|&side| side > 0 && BLOCK.is_multiple_of(side))
+        })
         .collect();
     shapes.iter().copied().find(|&shape| shape == WANTED).or_else(|| shapes.first().copied())
 }
@@ -52,8 +54,9 @@ pub(super) fn read(
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut stages);
     // SAFETY: as above.
     unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-    let has_features =
-        [matrix.cooperative_matrix, v12.shader_float16, v12.vulkan_memory_model].iter().all(|&is| is == vk::TRUE);
+    let has_features = [matrix.cooperative_matrix, v12.shader_float16, v12.vulkan_memory_model]
+        .iter()
+        .all(|&is| is == vk::TRUE);
     if !has_features || !stages.cooperative_matrix_supported_stages.contains(vk::ShaderStageFlags::COMPUTE) {
         return None;
     }

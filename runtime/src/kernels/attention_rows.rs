@@ -56,8 +56,7 @@ impl AttentionRows {
             ],
         )?;
         let scale = attention_scale(head_dim);
-        let push =
-            AttentionRowsPush { head_count, kv_head_count, window, ring_rows, token_first: 0, scale };
+        let push = AttentionRowsPush { head_count, kv_head_count, window, ring_rows, token_first: 0, scale };
         let (block, group) = (pipelines.attention_block, compiled.group);
         Ok(Self { pipeline, bindings, push, block, group, tokens_max })
     }

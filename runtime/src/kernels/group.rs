@@ -1,6 +1,6 @@
 //! Picks grouped by expert on the device, so that the experts of many rows run without a word to the host.
 
-use flint_shaders::layout::{GROUP_WORDS, GroupPairsPush, GroupTilesPush, KIND_GRIDS, TILE_WORDS};
+use flint_shaders::layout::{GROUP_WORDS, GroupPairsPush, KIND_GRIDS, ResolveGroupsPush, TILE_WORDS};
 
 use super::{Binder, Rows, TileBuffers, assert_holds, few_columns};
 use crate::base::ids::LayerIndex;
@@ -70,9 +70,9 @@ pub struct GroupBuffers<'a> {
 /// Pairs sorted by expert, and tiles of them with the experts' slots; where one is in none, the stop word.
 pub struct Group {
     pairs: Pipeline,
-    tiles: Pipeline,
+    resolve: Pipeline,
     pairs_bindings: Bindings,
-    tiles_bindings: Bindings,
+    resolve_bindings: Bindings,
     expert_count: u32,
     experts_used: u32,
     layers_max: u32,
@@ -92,13 +92,13 @@ impl Group {
         on.assert_rows("group_pairs", "pairs", &tiles.pairs, u64::from(experts_used));
         let group_words = u64::from(expert_count) * u64::from(GROUP_WORDS);
         assert_holds("group_pairs", "groups", buffers.groups, group_words);
-        assert_holds("group_tiles", "grids", buffers.grids, Self::grids_words());
+        assert_holds("resolve_groups", "grids", buffers.grids, Self::grids_words());
         let pairs_bindings = gpu.bind(
             &pipelines.group_pairs,
             &[&[control.view()], &[buffers.routes.view()], &[tiles.pairs.view()], &[buffers.groups.view()]],
         )?;
-        let tiles_bindings = gpu.bind(
-            &pipelines.group_tiles,
+        let resolve_bindings = gpu.bind(
+            &pipelines.resolve_groups,
             &[
                 &[control.view()],
                 &[buffers.groups.view()],
@@ -110,9 +110,9 @@ impl Group {
         let layers = buffers.table.len_bytes() / 4 / u64::from(expert_count);
         Ok(Self {
             pairs: pipelines.group_pairs.clone(),
-            tiles: pipelines.group_tiles.clone(),
+            resolve: pipelines.resolve_groups.clone(),
             pairs_bindings,
-            tiles_bindings,
+            resolve_bindings,
             expert_count,
             experts_used,
             layers_max: u32::try_from(layers).expect("invariant: few layers"),
@@ -134,12 +134,18 @@ impl Group {
         recorder.dispatch(&self.pairs, &self.pairs_bindings, push.bytes(), grid);
     }
 
-    /// Records the tiles of model layer `layer`, whose row of the table is `moe_layer`, behind a barrier.
-    pub fn record_tiles(&self, recorder: &mut Recorder, kinds: TileKinds, layer: LayerIndex, moe_layer: u32) {
-        assert!(moe_layer < self.layers_max, "group_tiles: layer {moe_layer} of {}", self.layers_max);
+    /// Records the making of tiles for model layer `layer`, whose row of the table is `moe_layer`, behind a barrier.
+    pub fn record_resolve(
+        &self,
+        recorder: &mut Recorder,
+        kinds: TileKinds,
+        layer: LayerIndex,
+        moe_layer: u32,
+    ) {
+        assert!(moe_layer < self.layers_max, "resolve_groups: layer {moe_layer} of {}", self.layers_max);
         let tiles = u64::from(kinds.count) * u64::from(kinds.stride);
-        assert!(tiles <= self.tiles_max, "group_tiles: {tiles} tiles of {}", self.tiles_max);
-        let push = GroupTilesPush {
+        assert!(tiles <= self.tiles_max, "resolve_groups: {tiles} tiles of {}", self.tiles_max);
+        let push = ResolveGroupsPush {
             expert_count: self.expert_count,
             layer: layer.0,
             table_first: moe_layer * self.expert_count,
@@ -147,7 +153,7 @@ impl Group {
             kinds: kinds.count,
             kind_stride: kinds.stride,
         };
-        recorder.dispatch(&self.tiles, &self.tiles_bindings, push.bytes(), [1, 1, 1]);
+        recorder.dispatch(&self.resolve, &self.resolve_bindings, push.bytes(), [1, 1, 1]);
     }
 }
 

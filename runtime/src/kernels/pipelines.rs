@@ -89,12 +89,37 @@ pub struct Pipelines {
     pub(super) router: Pipeline,
     pub(super) route: Pipeline,
     pub(super) group_pairs: Pipeline,
-    pub(super) group_tiles: Pipeline,
+    pub(super) resolve_groups: Pipeline,
     pub(super) expert_gate_up: Product,
     pub(super) expert_down: Product,
     pub(super) combine: Pipeline,
     pub(super) argmax_parts: Pipeline,
     pub(super) argmax_final: Pipeline,
+}
+
+/// Sides of the cooperative matrices of attention, and the longest head for which its blocks fit shared memory.
+const MATRIX_SIDE: u32 = 16;
+const MATRIX_HEAD_MAX: u32 = 128;
+
+/// The attention of many rows in the form that suits the device, and the rows of its workgroups.
+fn attention_form(gpu: &Gpu, shape: KernelShape, tuning: Tuning) -> Result<(Pipeline, u32), GpuError> {
+    let KernelShape { head_dim, group, .. } = shape;
+    let lanes = gpu.info().subgroup_size;
+    let has_matrix = gpu.info().matrix.is_some_and(|of| [of.m, of.n, of.k] == [MATRIX_SIDE; 3]);
+    if has_matrix
+        && tuning.attention_matrix > 0
+        && head_dim <= MATRIX_HEAD_MAX
+        && head_dim.is_multiple_of(MATRIX_SIDE)
+    {
+        let subgroups = tuning.attention_matrix;
+        assert!(subgroups <= 4, "attention: {subgroups} subgroups, of which shared memory holds 4");
+        let values = [lanes * subgroups, lanes, head_dim, group];
+        return Ok((gpu.pipeline(&k::ATTENTION_ROWS_MATRIX, lanes, &values)?, subgroups * MATRIX_SIDE));
+    }
+    let row_lanes = tuning.attention_lanes.min(lanes);
+    assert!(row_lanes.is_power_of_two(), "attention: {row_lanes} lanes share a row");
+    let values = [lanes, lanes, head_dim, group, row_lanes, tuning.attention_rows];
+    Ok((gpu.pipeline(&k::ATTENTION_ROWS, lanes, &values)?, lanes / row_lanes * tuning.attention_rows))
 }
 
 impl Pipelines {
@@ -129,8 +154,7 @@ impl Pipelines {
                 tokens_many: tuning.tokens_many,
             })
         };
-        let attention_lanes = tuning.attention_lanes.min(lanes);
-        assert!(attention_lanes.is_power_of_two(), "attention: {attention_lanes} lanes share a row");
+        let (attention_rows, attention_block) = attention_form(gpu, shape, tuning)?;
         Ok(Self {
             tuning,
             shape,
@@ -143,16 +167,12 @@ impl Pipelines {
             rope: make(&k::ROPE, lanes, &[])?,
             attention: make(&k::ATTENTION, lanes, &[shape.head_dim, shape.group])?,
             attention_merge: make(&k::ATTENTION_MERGE, lanes, &[])?,
-            attention_rows: make(
-                &k::ATTENTION_ROWS,
-                lanes,
-                &[shape.head_dim, shape.group, attention_lanes, tuning.attention_rows],
-            )?,
-            attention_block: lanes / attention_lanes * tuning.attention_rows,
+            attention_rows,
+            attention_block,
             router: make(&k::ROUTER, wide, &[tuning.rows_one])?,
             route: make(&k::ROUTE, lanes, &[shape.experts_used, shape.expert_count.div_ceil(lanes)])?,
             group_pairs: make(&k::GROUP_PAIRS, lanes, &[shape.experts_used])?,
-            group_tiles: make(&k::GROUP_TILES, lanes, &[])?,
+            resolve_groups: make(&k::RESOLVE_GROUPS, lanes, &[])?,
             expert_gate_up: product(&k::EXPERT_GATE_UP, wide, 2, &[])?,
             expert_down: product(&k::EXPERT_DOWN, lanes, 1, &[])?,
             combine: make(&k::COMBINE, lanes, &[])?,

@@ -31,6 +31,9 @@ pub struct Tuning {
     pub attention_lanes: u32,
     /// Rows of such a lane: each shares what was loaded of keys and values.
     pub attention_rows: u32,
+    /// Subgroups of a workgroup of the attention by cooperative matrices, 1 to 4; 0 takes the other form, as does a device without
+    /// matrices of 16 x 16 x 16.
+    pub attention_matrix: u32,
     /// Whether next tokens go through the attention of prompts, too, so that their bits are the same.
     pub attends_next_as_prompt: bool,
 }
@@ -49,6 +52,7 @@ impl Tuning {
                 decode_splits: 2,
                 attention_lanes: 1,
                 attention_rows: 1,
+                attention_matrix: 0,
                 attends_next_as_prompt: false,
             },
             _ => Self {
@@ -61,6 +65,7 @@ impl Tuning {
                 decode_splits: 16,
                 attention_lanes: 4,
                 attention_rows: 2,
+                attention_matrix: 4,
                 attends_next_as_prompt: false,
             },
         }
@@ -72,4 +77,3 @@ impl Tuning {
         Self { subgroups_one: 1, decode_splits: 1, attends_next_as_prompt: true, ..self }
     }
 }
-

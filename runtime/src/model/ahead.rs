@@ -24,7 +24,8 @@ impl Ahead {
         let allowed = match self.layer {
             // Fewer rows may take as long: a layer's weights are read for any of them.
             Some((time, seen)) => {
-                let expected = time.max(Duration::from_nanos(1)).mul_f64(f64::from(rows.max(seen)) / f64::from(seen));
+                let expected =
+                    time.max(Duration::from_nanos(1)).mul_f64(f64::from(rows.max(seen)) / f64::from(seen));
                 ((LOOK_AFTER_MAX.as_secs_f64() / expected.as_secs_f64()) as usize).max(1)
             }
             None => 1,

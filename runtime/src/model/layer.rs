@@ -15,8 +15,8 @@ use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Group, Matmul,
-    RmsNorm, Route, Router, Rows, TileKinds,
+    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Group,
+    Matmul, RmsNorm, Route, Router, Rows, TileKinds,
 };
 use crate::model::Model;
 use crate::model::attend::{Attend, AttendRows, record_all};
@@ -254,7 +254,7 @@ impl Layer {
         with.group.record_pairs(recorder, rows.count());
         self.gate_up.record(recorder, rows);
         recorder.barrier();
-        with.group.record_tiles(recorder, with.kinds, experts.layer, experts.moe_layer);
+        with.group.record_resolve(recorder, with.kinds, experts.layer, experts.moe_layer);
         self.down.record(recorder, rows);
         recorder.barrier_for_grids();
         for other in with.others {

@@ -74,7 +74,13 @@ impl Model {
     }
 
     /// What follows the experts of layer `index`: attention and router of the next one, or the head.
-    pub(super) fn record_behind(&self, parts: &[Placed<'_>], way: Way, index: usize, recorder: &mut Recorder) {
+    pub(super) fn record_behind(
+        &self,
+        parts: &[Placed<'_>],
+        way: Way,
+        index: usize,
+        recorder: &mut Recorder,
+    ) {
         if index + 1 < self.config.layer_count as usize {
             let next = layers_of(parts, index + 1);
             Layer::record_attend(&next, recorder, way.rows);

@@ -115,7 +115,7 @@ struct GroupPairsPush {
     uint pair_count;
 };
 
-struct GroupTilesPush {
+struct ResolveGroupsPush {
     uint expert_count;
     uint layer;
     uint table_first;

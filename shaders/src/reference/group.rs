@@ -1,8 +1,8 @@
-//! Twins of `group_pairs` and `group_tiles`.
+//! Twins of `group_pairs` and `resolve_groups`.
 
 use super::{Control, at};
 use crate::layout::{
-    GRID_WORDS, GROUP_WORDS, GroupPairsPush, GroupTilesPush, KIND_GRIDS, NO_SLOT, TILE_WORDS,
+    GRID_WORDS, GROUP_WORDS, GroupPairsPush, KIND_GRIDS, NO_SLOT, ResolveGroupsPush, TILE_WORDS,
 };
 
 /// A number of a pair or a tile as the kernels store it.
@@ -43,9 +43,9 @@ pub fn group_pairs(
 ///
 /// groups as [`group_pairs`] leaves them, `[expert_count, 2]`; table: slots, this layer's from `table_first` on; tiles
 /// `[kinds * kind_stride, 3]`; grids `[kinds, 2, 3]`, of which the last word of each is written.
-pub fn group_tiles(
+pub fn resolve_groups(
     control: &mut Control,
-    push: &GroupTilesPush,
+    push: &ResolveGroupsPush,
     groups: &[u32],
     table: &[u32],
     tiles: &mut [u32],
@@ -109,18 +109,24 @@ mod tests {
     #[test]
     fn an_expert_takes_the_smallest_kind_of_tile_that_holds_its_pairs() {
         let (_, groups) = grouped();
-        let mut push =
-            GroupTilesPush { expert_count: 4, layer: 6, table_first: 1, tile_max: 2, kinds: 2, kind_stride: 3 };
+        let mut push = ResolveGroupsPush {
+            expert_count: 4,
+            layer: 6,
+            table_first: 1,
+            tile_max: 2,
+            kinds: 2,
+            kind_stride: 3,
+        };
         let table = [NO_SLOT, 40, NO_SLOT, 42, 43];
         let (mut tiles, mut grids) = ([7; 18], [1; 12]);
         let mut control = Control::default();
-        group_tiles(&mut control, &push, &groups, &table, &mut tiles, &mut grids);
+        resolve_groups(&mut control, &push, &groups, &table, &mut tiles, &mut grids);
         // Of one pair: expert 3; of two: expert 0, and expert 2 in two tiles.
         assert_eq!(tiles, [43, 5, 1, 7, 7, 7, 7, 7, 7, 40, 0, 2, 42, 2, 2, 42, 4, 1]);
         assert_eq!(grids, [1, 1, 1, 1, 1, 1, 1, 1, 3, 1, 1, 3]);
         assert_eq!(control.stop, 0, "expert 1 is in no slot, and nobody picked it");
         push.table_first = 0;
-        group_tiles(&mut control, &push, &groups, &table, &mut tiles, &mut grids);
+        resolve_groups(&mut control, &push, &groups, &table, &mut tiles, &mut grids);
         assert_eq!(control.stop, 7, "expert 0 is missing now");
     }
 }

@@ -25,7 +25,7 @@ pub use attention::{EMPTY_SPLIT_MAXIMUM, attention, attention_merge, attention_r
 pub use combine::combine;
 pub use embed::embed;
 pub use expert::{expert_down, expert_gate_up};
-pub use group::{group_pairs, group_tiles};
+pub use group::{group_pairs, resolve_groups};
 pub use linear::{gate_up, matmul};
 pub use norm::rms_norm;
 pub use rope::rope;

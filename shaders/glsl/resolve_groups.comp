@@ -1,6 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// group_tiles: tiles for the experts of a layer that have pairs, with their slots; or a stop where one is in no slot
+// resolve_groups: tiles for the experts of a layer that have pairs, with their slots; or a stop where one is in no slot
 //
 // Source   the tiles that the host makes of a wave (expert_pool.glsl), for all experts at once. There are `kinds` kinds of
 //          tiles: an expert takes the smallest that holds all its pairs, or several of the largest.
@@ -15,7 +15,7 @@
 // the picks in the report, reads what is missing and runs this layer's experts itself.
 #include "common.glsl"
 
-layout(push_constant, scalar) uniform Push { GroupTilesPush push; };
+layout(push_constant, scalar) uniform Push { ResolveGroupsPush push; };
 layout(set = 0, binding = 1, std430) readonly buffer Groups { uint groups[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Table { uint table[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Tiles { uint tiles[]; };
