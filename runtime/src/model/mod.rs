@@ -97,7 +97,7 @@ pub struct StepCounters {
     pub steps: u64,
     /// Submissions, but for those of waves of experts.
     pub submissions: u64,
-    /// Waits of the host for what layers gave.
+    /// Waits of the host for the picks of layers.
     pub waits: u64,
     /// Expert layers that the device ran without the host, to their end.
     pub layers_alone: u64,

@@ -120,32 +120,18 @@ impl Model {
 
         let layer_count = self.config.layer_count as usize;
         let mut groups = Groups::default();
-        // The first layer whose experts have not run. Its picks are in the report after the next wait.
+        // The first layer whose experts have not run. Its picks are in the report once what was submitted has run.
         let mut index = self.config.lead_layer_count as usize;
         while index < layer_count {
-            let alone = self.ahead[kind].layers(count, layer_count - index);
-            let began = Instant::now();
-            if alone > 0 {
-                ticket = self.submit_alone(parts, way, index..index + alone, &mut step)?;
+            let (alone, began) = (self.ahead[kind].layers(count, layer_count - index), Instant::now());
+            let stopped_at = self.run_alone(parts, way, index..index + alone, &mut step, observer)?;
+            match stopped_at {
+                Some(stop) => self.ahead[kind].stopped(stop - index),
+                None if alone > 0 => self.ahead[kind].ran(count, alone, began.elapsed()),
+                None => self.wait_and_read(ticket)?,
             }
-            self.wait_and_read(ticket)?;
-            self.step_counters.waits += 1;
             step.ended();
-            let stopped_at = if alone > 0 { self.stopped_at() } else { None };
-            for ran in index..stopped_at.unwrap_or(index + alone) {
-                let routes = self.read_routes_of_many(ran, count);
-                groups.sort(routes.experts.iter().copied(), self.config.expert_count);
-                self.note_alone(ran, &groups);
-                observer.routes(routes);
-            }
-            if let Some(stop) = stopped_at {
-                self.step_counters.stops += 1;
-                self.ahead[kind].stopped(stop - index);
-                index = stop;
-            } else if alone > 0 {
-                self.ahead[kind].ran(count, alone, began.elapsed());
-                index += alone;
-            }
+            index = stopped_at.unwrap_or(index + alone);
             if index == layer_count {
                 break;
             }
@@ -154,7 +140,10 @@ impl Model {
             }
             let routes = self.read_routes_of_many(index, count);
             groups.sort(routes.experts.iter().copied(), self.config.expert_count);
-            if stopped_at.is_none() {
+            if stopped_at.is_some() {
+                self.step_counters.stops += 1;
+                self.go_on(parts, &mut step)?;
+            } else {
                 let is_resident = self.are_resident(index, &groups);
                 if alone == 0 {
                     self.ahead[kind].looked(is_resident);
@@ -162,8 +151,6 @@ impl Model {
                 if is_resident {
                     continue;
                 }
-            } else {
-                self.go_on(parts, &mut step)?;
             }
             if guesses {
                 self.guess_for_few(parts, index, &routes.experts);
@@ -238,7 +225,8 @@ impl Model {
     }
 
     /// Waits for work of the chunk while reads go on.
-    fn wait_and_read(&mut self, ticket: Ticket) -> Result<(), ModelError> {
+    pub(super) fn wait_and_read(&mut self, ticket: Ticket) -> Result<(), ModelError> {
+        self.step_counters.waits += 1;
         let begin = Instant::now();
         self.streamer.wait_and_read(&self.gpu, ticket)?;
         self.watch.wait_gpu_since(&self.gpu, ticket, begin)?;
@@ -283,7 +271,7 @@ impl Model {
         self.streamer.guess(LayerIndex(next), &guesses);
     }
 
-    fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
+    pub(super) fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
         let used = self.config.experts_used as usize;
         let mut words = vec![0_u32; count as usize * 2 * used];
         let moe_layer = index - self.config.lead_layer_count as usize;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS};
+use flint_shaders::layout::CONTROL_STOP;
 
 use crate::base::events::Lane;
 use crate::base::ids::{ExpertIndex, LayerIndex};
@@ -10,12 +10,16 @@ use crate::gpu::{Buffer, Mark, Recorder, Ticket};
 use crate::kernels::{Rows, TileKinds};
 use crate::model::grouping::Groups;
 use crate::model::layer::{Grouped, Layer};
+use crate::model::prefill::PrefillObserver;
 use crate::model::step::{Placed, layers_of};
 use crate::model::waves::Step;
 use crate::model::{Model, ModelError};
 
 /// Layers that one submission holds: the device begins with them while the host records the next.
-const LAYERS_A_SUBMISSION: usize = 8;
+pub(super) const LAYERS_A_SUBMISSION: usize = 8;
+
+/// Where the stop word lies among control words.
+const STOP_BYTE: u64 = CONTROL_STOP as u64 * 4;
 
 /// How the rows of a step are computed.
 #[derive(Clone, Copy)]
@@ -27,31 +31,70 @@ pub(super) struct Way {
     pub(super) has_head: bool,
 }
 
+/// Layers that were submitted together.
+struct Piece {
+    layers: Range<usize>,
+    ticket: Ticket,
+}
+
 impl Model {
-    /// Submits the experts of `layers`, and behind each what [`Self::record_behind`] says; and behind all the control words for
-    /// [`Self::stopped_at`].
-    pub(super) fn submit_alone(
+    /// Has the device run `layers` by itself, and tells `observer` what was picked in those that it ran to their end. Gives the layer
+    /// at which it stopped for an expert, if it did; the kernels of the step then do nothing until [`Self::go_on`].
+    pub(super) fn run_alone(
         &mut self,
         parts: &[Placed<'_>],
         way: Way,
         layers: Range<usize>,
         step: &mut Step,
-    ) -> Result<Ticket, ModelError> {
-        let tuning = self.pipelines.tuning();
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<Option<usize>, ModelError> {
+        let pieces = self.submit_alone(parts, way, layers, step)?;
+        let mut groups = Groups::default();
+        let mut stopped_at = None;
+        // A piece's picks are noted while the device runs the next.
+        for (index, Piece { layers, ticket }) in (0..).zip(pieces) {
+            self.wait_and_read(ticket)?;
+            if stopped_at.is_some() {
+                continue;
+            }
+            let mut stop = [0_u32];
+            self.scratch.stop_report.read(index * 4, &mut stop);
+            stopped_at = (stop[0] as usize).checked_sub(1);
+            for layer in layers.start..stopped_at.unwrap_or(layers.end) {
+                let routes = self.read_routes_of_many(layer, way.rows.count());
+                groups.sort(routes.experts.iter().copied(), self.config.expert_count);
+                self.note_alone(layer, &groups);
+                observer.routes(routes);
+            }
+        }
+        step.ended();
+        Ok(stopped_at)
+    }
+
+    /// Submits the experts of `layers`, and behind each what [`Self::record_behind`] says; and behind each piece its stop word.
+    fn submit_alone(
+        &mut self,
+        parts: &[Placed<'_>],
+        way: Way,
+        mut layers: Range<usize>,
+        step: &mut Step,
+    ) -> Result<Vec<Piece>, ModelError> {
         let others: Vec<&Buffer> = parts.iter().map(|part| &part.sequence.control).collect();
-        let grouped = Grouped {
-            group: &parts[0].sequence.group,
-            kinds: TileKinds::of(way.rows, tuning.tokens_many, self.config.experts_used),
-            grids: &self.scratch.grids,
-            control: &self.scratch.control,
-            others: &others,
-        };
-        let mut first = layers.start;
-        loop {
-            let end = layers.end.min(first + LAYERS_A_SUBMISSION);
+        let mut pieces = Vec::new();
+        while !layers.is_empty() {
+            let end = layers.end.min(layers.start + LAYERS_A_SUBMISSION);
+            let piece = std::mem::replace(&mut layers.start, end)..end;
+            let scratch = &self.scratch;
+            let grouped = Grouped {
+                group: &parts[0].sequence.group,
+                kinds: TileKinds::of(way.rows, self.pipelines.tuning().tokens_many, self.config.experts_used),
+                grids: &scratch.grids,
+                control: &scratch.control,
+                others: &others,
+            };
             let mut recorder = self.gpu.recorder()?;
             let mut marks = Vec::new();
-            for index in first..end {
+            for index in piece.clone() {
                 let mark = self.mark_layer("experts, and what follows", index);
                 self.watch.clock.begin(&mut recorder, mark);
                 parts[0].sequence.layers[index].record_grouped_experts(&mut recorder, way.rows, grouped);
@@ -59,18 +102,13 @@ impl Model {
                 self.watch.clock.end(&mut recorder, mark);
                 marks.push(mark);
             }
-            if end == layers.end {
-                recorder.barrier();
-                let (control, report) = (&self.scratch.control, &self.scratch.control_report);
-                recorder.copy(control, 0, report, 0, u64::from(CONTROL_WORDS) * 4);
-            }
-            self.step_counters.submissions += 1;
+            recorder.barrier();
+            recorder.copy(&scratch.control, STOP_BYTE, &scratch.stop_report, pieces.len() as u64 * 4, 4);
             let ticket = step.submit(self, recorder, marks)?;
-            if end == layers.end {
-                return Ok(ticket);
-            }
-            first = end;
+            self.step_counters.submissions += 1;
+            pieces.push(Piece { layers: piece, ticket });
         }
+        Ok(pieces)
     }
 
     /// What follows the experts of layer `index`: attention and router of the next one, or the head.
@@ -90,18 +128,11 @@ impl Model {
         }
     }
 
-    /// The layer at which what [`Self::submit_alone`] submitted last has stopped, once it has been waited for.
-    pub(super) fn stopped_at(&self) -> Option<usize> {
-        let mut control = [0_u32; CONTROL_WORDS as usize];
-        self.scratch.control_report.read(0, &mut control);
-        (control[CONTROL_STOP as usize] as usize).checked_sub(1)
-    }
-
     /// Has the kernels run again that a stop has silenced.
     pub(super) fn go_on(&mut self, parts: &[Placed<'_>], step: &mut Step) -> Result<(), ModelError> {
         let mut recorder = self.gpu.recorder()?;
         let controls = parts.iter().map(|part| &part.sequence.control).chain([&self.scratch.control]);
-        controls.for_each(|control| recorder.fill(control, u64::from(CONTROL_STOP) * 4, 4, 0));
+        controls.for_each(|control| recorder.fill(control, STOP_BYTE, 4, 0));
         self.step_counters.submissions += 1;
         step.submit(self, recorder, vec![])?;
         Ok(())
@@ -114,7 +145,7 @@ impl Model {
     }
 
     /// Notes the uses of a layer that the device ran alone.
-    pub(super) fn note_alone(&mut self, index: usize, groups: &Groups) {
+    fn note_alone(&mut self, index: usize, groups: &Groups) {
         let experts: Vec<u32> = groups.experts().into_iter().map(|ExpertIndex(expert)| expert).collect();
         self.streamer.touch(layer_index(index), &experts);
         self.step_counters.layers_alone += 1;

@@ -7,6 +7,7 @@ use crate::gpu::{Buffer, Gpu, GpuError, Placement};
 use crate::kernels::{Argmax, Attention, Group, Pipelines, TileBuffers, TileKinds};
 use crate::model::grouping::tiles_max;
 use crate::model::hparams::FlintConfig;
+use crate::model::resident::LAYERS_A_SUBMISSION;
 
 /// Rows whose logits are computed at once: one a sequence of a step, or some of a chunk of which all are wanted.
 pub const LOGIT_ROWS: u32 = STEP_SEQUENCES_MAX;
@@ -21,6 +22,8 @@ pub struct Scratch {
     pub control: Buffer,
     /// Device to host: what `control` was when a submission ended.
     pub control_report: Buffer,
+    /// Device to host: the stop word at the end of each submission of layers that the device runs alone.
+    pub stop_report: Buffer,
     /// Host to device: f32 `[T, H]`, token rows.
     pub rows: Buffer,
     /// u32 `[T]`: 0, 1, 2, ...; rows are handed over in order.
@@ -150,6 +153,11 @@ impl Scratch {
             control_upload: words("control upload", CONTROL_WORDS as u64, Placement::Upload)?,
             control: device("control", CONTROL_WORDS as u64)?,
             control_report: words("control report", CONTROL_WORDS as u64, Placement::Readback)?,
+            stop_report: words(
+                "stop report",
+                u64::from(config.layer_count).div_ceil(LAYERS_A_SUBMISSION as u64),
+                Placement::Readback,
+            )?,
             rows: words("token rows", t * embed, Placement::Upload)?,
             row_index,
             angles_upload: words("angles upload", t * w(config.head_dim), Placement::Upload)?,
