@@ -5,8 +5,8 @@
 
 use flint_rt::gpu::{Buffer, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, Matrix, MatrixPiece, Pipelines,
-    TileBuffers, Tuning,
+    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, ManyForm, Matrix, MatrixPiece,
+    Pipelines, TileBuffers, Tuning,
 };
 use flint_rt::model::hparams::FlintConfig;
 
@@ -125,7 +125,11 @@ impl<'a> Model<'a> {
             expert_count: shape.experts,
             experts_used: shape.experts_used,
         };
-        let pipelines = Pipelines::new(&device.gpu, compiled, Tuning::for_device(device.gpu.info().kind))?;
+        let pipelines = Pipelines::new(
+            &device.gpu,
+            compiled,
+            Tuning::for_gpu(device.gpu.info(), ManyForm::from_environment()?),
+        )?;
         let buffers = Buffers::new(device, &pipelines, &shape, prompt_tokens)?;
         Ok(Self { device, shape, prompt_tokens, pipelines, buffers })
     }
@@ -251,7 +255,9 @@ impl Repeated {
     /// has picks of, each by as many tokens as a tile holds.
     pub(crate) fn experts(device: &Device, model: &Model<'_>, tokens: u32) -> Result<Experts, GpuError> {
         let shape = &model.shape;
-        let per_tile = if tokens == 1 { 1 } else { model.pipelines.tuning().tokens_many };
+        let tuning = model.pipelines.tuning();
+        let per_tile =
+            if tokens == 1 { 1 } else { tuning.tile_pairs(tokens, shape.experts_used, shape.experts) };
         let pairs = tokens * shape.experts_used;
         let tiles_each = pairs.div_ceil(per_tile);
         let experts_each = tiles_each.min(shape.experts);

@@ -55,7 +55,7 @@ impl Form {
         static SKIPPED: Once = Once::new();
         let mut forms = vec![
             Self::tiles(device, (16, 8), 32, (4, 4)),
-            Self::tiles(device, (32, 64), 64, (4, 8)),
+            Self::tiles(device, (32, 64), 32, (4, 8)),
             Self::tiles(device, (8, 16), 128, (2, 2)),
         ];
         match device.matrix() {

@@ -183,7 +183,7 @@ pub fn plan_memory(
             sessions,
             prefill_chunk,
             decode_splits: tuning.decode_splits,
-            tile_max: tuning.tokens_many,
+            tile_max: tuning.tile_pairs_least(),
             resident_bytes: dense_bytes - token_table_bytes,
             range_bytes: device.range_bytes,
             staging_bytes: ring_bytes(config, kind),

@@ -93,7 +93,7 @@ impl ExpertGateUp {
     }
 
     /// Records it for `tiles` tiles from tile `first` on, each of at most as many pairs as `pairs` says: a power of two up to 8 of
-    /// [`Rows::Few`], or [`super::Tuning::tokens_many`] of [`Rows::Many`].
+    /// [`Rows::Few`], or what [`super::Tuning::tile_pairs`] says of [`Rows::Many`].
     pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(
             first + tiles <= self.tiles_max,
@@ -102,13 +102,13 @@ impl ExpertGateUp {
             self.tiles_max
         );
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
-        let (pipeline, ..) = self.product.pick(pairs);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), self.grid(pairs, tiles));
     }
 
     /// Workgroups for `tiles` tiles.
     pub fn grid(&self, pairs: Rows, tiles: u32) -> [u32; 3] {
-        let (_, rows, _) = self.product.pick(pairs);
+        let (_, rows, _) = self.product.pick_pairs(pairs);
         [groups(self.push.row_count, rows), 1, tiles]
     }
 
@@ -122,7 +122,7 @@ impl ExpertGateUp {
         (grid, offset_bytes): (&Buffer, u64),
     ) {
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
-        let (pipeline, ..) = self.product.pick(pairs);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
         recorder.dispatch_indirect(pipeline, &self.bindings, push.bytes(), grid, offset_bytes);
     }
 }
@@ -181,13 +181,13 @@ impl ExpertDown {
     pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(first + tiles <= self.tiles_max, "expert_down: tile {} of {}", first + tiles, self.tiles_max);
         let push = ExpertDownPush { tile_first: first, ..self.push };
-        let (pipeline, ..) = self.product.pick(pairs);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), self.grid(pairs, tiles));
     }
 
     /// As [`ExpertGateUp::grid`].
     pub fn grid(&self, pairs: Rows, tiles: u32) -> [u32; 3] {
-        let (_, rows, _) = self.product.pick(pairs);
+        let (_, rows, _) = self.product.pick_pairs(pairs);
         [groups(self.push.row_count, rows), 1, tiles]
     }
 
@@ -200,7 +200,7 @@ impl ExpertDown {
         (grid, offset_bytes): (&Buffer, u64),
     ) {
         let push = ExpertDownPush { tile_first: first, ..self.push };
-        let (pipeline, ..) = self.product.pick(pairs);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
         recorder.dispatch_indirect(pipeline, &self.bindings, push.bytes(), grid, offset_bytes);
     }
 }

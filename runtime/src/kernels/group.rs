@@ -25,16 +25,16 @@ pub struct TileKinds {
 }
 
 impl TileKinds {
-    /// Of a step of `rows`. Few rows get tiles as large as what they hold, so that an expert that one of them picked is not computed
+    /// Of a step of `rows`, many of which have tiles of `tile_pairs`. Few rows get tiles as large as what they hold, so that an expert that one of them picked is not computed
     /// for eight; an expert's dispatch of no tiles costs less than that.
-    pub fn of(rows: Rows, tokens_many: u32, experts_used: u32) -> Self {
+    pub fn of(rows: Rows, tile_pairs: u32, experts_used: u32) -> Self {
         match rows {
             Rows::Few(rows) => {
                 let tile_max = few_columns(rows);
                 let stride = rows * experts_used;
                 Self { tile_max, count: tile_max.ilog2() + 1, stride, is_few: true }
             }
-            Rows::Many(_) => Self { tile_max: tokens_many, count: 1, stride: 0, is_few: false },
+            Rows::Many(_) => Self { tile_max: tile_pairs, count: 1, stride: 0, is_few: false },
         }
     }
 

@@ -24,6 +24,8 @@ pub mod group;
 
 pub mod linear;
 
+pub mod many;
+
 pub mod norm;
 
 pub mod pipelines;
@@ -41,6 +43,7 @@ pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use group::{Group, TileKinds};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
+pub use many::{Many, ManyForm, ManyTile};
 pub use norm::RmsNorm;
 pub use pipelines::{KernelShape, Pipelines, few_columns};
 pub use router::{ForceRoutes, Route, Router};

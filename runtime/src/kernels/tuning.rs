@@ -4,7 +4,8 @@
 //! - Invariants: a tuning changes how fast a model is, and in which order sums are taken, so the last bits of what it says; never what
 //!   is computed. [`Tuning::deterministic`] gives one for which a row's bits depend on nothing else.
 
-use crate::gpu::DeviceKind;
+use super::many::{Many, ManyForm};
+use crate::gpu::{DeviceInfo, DeviceKind};
 
 /// Tile sizes, chosen by the kind of device.
 ///
@@ -31,6 +32,8 @@ pub struct Tuning {
     pub attention_lanes: u32,
     /// Rows of such a lane: each shares what was loaded of keys and values.
     pub attention_rows: u32,
+    /// How products of many rows are computed, and with which tiles.
+    pub many: Many,
     /// Subgroups of a workgroup of the attention by cooperative matrices, 1 to 4; 0 takes the other form, as does a device without
     /// matrices of 16 x 16 x 16.
     pub attention_matrix: u32,
@@ -53,6 +56,7 @@ impl Tuning {
                 attention_lanes: 1,
                 attention_rows: 1,
                 attention_matrix: 0,
+                many: Many::new(ManyForm::Registers, kind),
                 attends_next_as_prompt: false,
             },
             _ => Self {
@@ -65,15 +69,46 @@ impl Tuning {
                 decode_splits: 16,
                 attention_lanes: 4,
                 attention_rows: 2,
-                attention_matrix: 4,
+                attention_matrix: 0,
+                many: Many::new(ManyForm::Tiles, kind),
                 attends_next_as_prompt: false,
             },
         }
     }
 
+    /// The sizes for a device, and the form of products of many rows that suits it, or `form`; where these are cooperative matrices,
+    /// attention of prompts takes them, too.
+    pub fn for_gpu(info: &DeviceInfo, form: Option<ManyForm>) -> Self {
+        let form = form.unwrap_or_else(|| ManyForm::for_device(info));
+        let attention_matrix = if form == ManyForm::CooperativeMatrix { 4 } else { 0 };
+        Self { many: Many::new(form, info.kind), attention_matrix, ..Self::for_device(info.kind) }
+    }
+
     /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
-    /// sums a product, and nobody's keys are split.
+    /// sums a product, nobody's keys are split, next tokens attend as prompts do, and products of many rows and attention do without
+    /// cooperative matrices.
     pub fn deterministic(self) -> Self {
-        Self { subgroups_one: 1, decode_splits: 1, attends_next_as_prompt: true, ..self }
+        let many = Many { form: ManyForm::Registers, ..self.many };
+        Self {
+            subgroups_one: 1,
+            decode_splits: 1,
+            many,
+            attention_matrix: 0,
+            attends_next_as_prompt: true,
+            ..self
+        }
+    }
+
+    /// Pairs of an expert's tile in a step of `tokens` tokens that are a prompt's, each with `experts_used` of `expert_count` experts.
+    pub fn tile_pairs(&self, tokens: u32, experts_used: u32, expert_count: u32) -> u32 {
+        match self.many.form {
+            ManyForm::Registers => self.tokens_many,
+            _ => self.many.pairs(f64::from(tokens * experts_used) / f64::from(expert_count)),
+        }
+    }
+
+    /// The least that [`Self::tile_pairs`] gives: by it the most tiles are counted.
+    pub fn tile_pairs_least(&self) -> u32 {
+        self.many.experts.iter().map(|tile| tile.tokens).fold(self.tokens_many, u32::min)
     }
 }

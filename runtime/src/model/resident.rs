@@ -79,6 +79,10 @@ impl Model {
         mut layers: Range<usize>,
         step: &mut Step,
     ) -> Result<Vec<Piece>, ModelError> {
+        let config = &self.config;
+        let tile_pairs =
+            self.pipelines.tuning().tile_pairs(way.rows.count(), config.experts_used, config.expert_count);
+        let kinds = TileKinds::of(way.rows, tile_pairs, config.experts_used);
         let others: Vec<&Buffer> = parts.iter().map(|part| &part.sequence.control).collect();
         let mut pieces = Vec::new();
         while !layers.is_empty() {
@@ -87,7 +91,7 @@ impl Model {
             let scratch = &self.scratch;
             let grouped = Grouped {
                 group: &parts[0].sequence.group,
-                kinds: TileKinds::of(way.rows, self.pipelines.tuning().tokens_many, self.config.experts_used),
+                kinds,
                 grids: &scratch.grids,
                 control: &scratch.control,
                 others: &others,

@@ -145,7 +145,7 @@ impl Scratch {
         guess_control.write(0, &guessed);
         let pairs = tokens_max * config.experts_used;
         // Few rows make tiles of several kinds, at most one a pick; a prompt, tiles of several pairs of one expert.
-        let tile_words = (w(tiles_max(pairs, config.expert_count, pipelines.tuning().tokens_many))
+        let tile_words = (w(tiles_max(pairs, config.expert_count, pipelines.tuning().tile_pairs_least()))
             * TILE_WORDS as u64)
             .max(TileKinds::words_of_few(tokens_max, config.experts_used));
         Ok(Self {

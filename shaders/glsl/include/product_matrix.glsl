@@ -106,24 +106,26 @@ void product(uint row_first, uint row_count, uint blocks, uint count) {
         barrier();
     }
 
+    // Every subgroup passes every barrier, also one whose columns nobody wants: some drivers (Mesa 26.2's lavapipe) take a
+    // barrier of a subgroup for one of the workgroup.
     uint results_at = gl_SubgroupID * (MATRIX_M * MATRIX_N);
     [[unroll]] for (uint j = 0u; j < ACROSS; j++) {
         uint column_first = part_column + j * MATRIX_N;
-        if (column_first < columns) {
-            [[unroll]] for (uint i = 0u; i < DOWN; i++) {
-                uint at = j * MATRICES * DOWN + i;
-                if (MATRICES == 2u) {
-                    for (uint e = 0u; e < sums[at].length(); e++) { sums[at][e] = silu(sums[at][e]) * sums[at + (MATRICES - 1u) * DOWN][e]; }
+        [[unroll]] for (uint i = 0u; i < DOWN; i++) {
+            uint at = j * MATRICES * DOWN + i;
+            if (MATRICES == 2u) {
+                for (uint e = 0u; e < sums[at].length(); e++) {
+                    sums[at][e] = silu(sums[at][e]) * sums[at + (MATRICES - 1u) * DOWN][e];
                 }
-                coopMatStore(sums[at], results, results_at, MATRIX_M, gl_CooperativeMatrixLayoutColumnMajor);
-                subgroupBarrier();
-                for (uint e = gl_SubgroupInvocationID; e < MATRIX_M * MATRIX_N; e += SUBGROUP) {
-                    uint row = row_first + part_row + i * MATRIX_M + e % MATRIX_M;
-                    uint column = column_first + e / MATRIX_M;
-                    if (row < row_count && column < count) { put(column, row, results[results_at + e]); }
-                }
-                subgroupBarrier();
             }
+            coopMatStore(sums[at], results, results_at, MATRIX_M, gl_CooperativeMatrixLayoutColumnMajor);
+            subgroupBarrier();
+            for (uint e = gl_SubgroupInvocationID; e < MATRIX_M * MATRIX_N; e += SUBGROUP) {
+                uint row = row_first + part_row + i * MATRIX_M + e % MATRIX_M;
+                uint column = column_first + e / MATRIX_M;
+                if (row < row_count && column < min(count, TOKENS)) { put(column, row, results[results_at + e]); }
+            }
+            subgroupBarrier();
         }
     }
 }
