@@ -39,7 +39,8 @@ struct Piece {
 
 impl Model {
     /// Has the device run `layers` by itself, and tells `observer` what was picked in those that it ran to their end. Gives the layer
-    /// at which it stopped for an expert, if it did; the kernels of the step then do nothing until [`Self::go_on`].
+    /// at which it stopped for an expert, if it did; the kernels of the step then do nothing until [`Self::go_on`]. All that was
+    /// submitted has then run, unless `layers` are none.
     pub(super) fn run_alone(
         &mut self,
         parts: &[Placed<'_>],
@@ -67,7 +68,6 @@ impl Model {
                 observer.routes(routes);
             }
         }
-        step.ended();
         Ok(stopped_at)
     }
 
