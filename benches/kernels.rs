@@ -246,7 +246,7 @@ fn attention(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
                     [&buffers.wide_in, k_cache, v_cache, &buffers.partial, &buffers.sinks, &buffers.wide_out];
                 Attention::new(&model.one(), bound, &shape.attention(window))
             },
-            |kernel, recorder| kernel.record(recorder, 1),
+            Attention::record,
         )?;
     }
     Ok(())
@@ -287,7 +287,7 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
             let buffers = &model.buffers;
             let (logits, table) = (&buffers.router_logits, &buffers.table);
             let bound = RouteBuffers { logits, table, routes: &buffers.routes, report: &buffers.report };
-            Route::new(&model.one(), &bound, &buffers.tiles, LayerIndex(2), 0, 0, 1.0)
+            Route::new(&model.one(), &bound, &buffers.tiles, LayerIndex(2), 0, 1.0)
         },
         Route::record_resolved,
     )?;

@@ -6,7 +6,7 @@ use crate::disk::{DriveModel, ReadPath};
 use crate::engine::HostMemory;
 use crate::expert::{HostPath, Policy};
 use crate::gpu::{CopyQueue, DeviceInfo, DeviceKind, GpuError};
-use crate::kernels::{Many, ManyForm, Tuning};
+use crate::kernels::{ManyForm, Tuning};
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -85,7 +85,7 @@ impl EngineOptions {
         let named = ManyForm::from_environment()?;
         let tuning = match (self.tuning, named) {
             (Some(chosen), None) => chosen,
-            (Some(chosen), Some(form)) => Tuning { many: Many::new(form, info.kind), ..chosen },
+            (Some(chosen), Some(form)) => chosen.with_form(info, form),
             (None, form) => Tuning::for_gpu(info, form),
         };
         Ok(if self.is_deterministic { tuning.deterministic() } else { tuning })

@@ -79,9 +79,13 @@ impl Tuning {
     /// The sizes for a device, and the form of products of many rows that suits it, or `form`; where these are cooperative matrices,
     /// attention of prompts takes them, too.
     pub fn for_gpu(info: &DeviceInfo, form: Option<ManyForm>) -> Self {
-        let form = form.unwrap_or_else(|| ManyForm::for_device(info));
+        Self::for_device(info.kind).with_form(info, form.unwrap_or_else(|| ManyForm::for_device(info)))
+    }
+
+    /// The same, with products of many rows in this form, and attention of prompts in the one that goes with it.
+    pub fn with_form(self, info: &DeviceInfo, form: ManyForm) -> Self {
         let attention_matrix = if form == ManyForm::CooperativeMatrix { 4 } else { 0 };
-        Self { many: Many::new(form, info.kind), attention_matrix, ..Self::for_device(info.kind) }
+        Self { many: Many::new(form, info.kind), attention_matrix, ..self }
     }
 
     /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
