@@ -24,9 +24,9 @@ impl Ahead {
         let allowed = match self.layer {
             // Fewer rows may take as long: a layer's weights are read for any of them.
             Some((time, seen)) => {
-                let expected =
-                    time.max(Duration::from_nanos(1)).mul_f64(f64::from(rows.max(seen)) / f64::from(seen));
-                ((LOOK_AFTER_MAX.as_secs_f64() / expected.as_secs_f64()) as usize).max(1)
+                let expected = time.mul_f64(f64::from(rows.max(seen)) / f64::from(seen));
+                let layers = LOOK_AFTER_MAX.as_nanos() / expected.as_nanos().max(1);
+                usize::try_from(layers).unwrap_or(usize::MAX).max(1)
             }
             None => 1,
         };
