@@ -118,7 +118,7 @@ impl<'a> Model<'a> {
             vocabulary: if is_software { 150_144 / 16 } else { 150_144 },
             context: if is_software { 1024 } else { 4096 },
         };
-        let prompt_tokens = if is_software { 16 } else { 256 };
+        let prompt_tokens = if is_software { 16 } else { 2048 };
         let compiled = KernelShape {
             head_dim: shape.head_dim,
             group: shape.heads / shape.kv_heads,
@@ -142,6 +142,11 @@ impl<'a> Model<'a> {
     /// What kernels of a prompt are bound with.
     pub(crate) fn many(&self) -> Binder<'_> {
         self.binder(&self.buffers.control_many, self.prompt_tokens)
+    }
+
+    /// How products of prompts are computed: what suits the device, or what `FLINT_RT_PROMPT_KERNELS` names.
+    pub(crate) fn prompt_form(&self) -> ManyForm {
+        self.pipelines.tuning().many.form
     }
 
     fn binder<'b>(&'b self, control: &'b Buffer, tokens_max: u32) -> Binder<'b> {
@@ -216,6 +221,8 @@ pub(crate) struct Experts {
     pub(crate) tiles_each: u32,
     /// Experts of one run.
     pub(crate) experts_each: u32,
+    /// Pairs of a tile, but of the last.
+    pub(crate) pairs_a_tile: u32,
 }
 
 impl Repeated {
@@ -287,6 +294,6 @@ impl Repeated {
             })
         };
         let tiles = (0..runs).map(tiles).collect::<Result<_, GpuError>>()?;
-        Ok(Experts { pool, tiles, tiles_each, experts_each })
+        Ok(Experts { pool, tiles, tiles_each, experts_each, pairs_a_tile: per_tile })
     }
 }

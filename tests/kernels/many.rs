@@ -81,7 +81,7 @@ impl Form {
     }
 
     /// f32 sums a few hundred products: 1e-6. f16 rounds weights and activations by up to 2^-11 each; over the terms of a sum the
-    /// errors partly cancel (llvmpipe: 3e-4 of the largest output).
+    /// errors partly cancel (llvmpipe: 5e-4 of the largest output).
     fn tolerance(&self) -> f32 {
         if self.is_matrix { 1e-3 } else { 3e-6 }
     }
@@ -167,18 +167,28 @@ impl Dense {
     }
 }
 
+/// The largest distance, relative to the largest wanted value.
+fn distance(got: &[f32], want: &[f32]) -> f32 {
+    let scale = want.iter().fold(0.0_f32, |scale, value| scale.max(value.abs()));
+    got.iter().zip(want).fold(0.0_f32, |worst, (got, want)| worst.max((got - want).abs())) / scale
+}
+
 #[test]
 fn matmul_of_many_rows_matches_its_twin() {
     let Some(device) = device() else { return };
     for form in Form::all(device) {
+        let mut worst = 0.0_f32;
         for (shape, (is_added, is_counted)) in
             SHAPES.into_iter().zip([(false, false), (true, true)].into_iter().cycle())
         {
             let product = Dense::new(shape, is_counted);
             let got = product.run(device, &form, is_added);
             let what = format!("shape {shape:?}, added {is_added}, {form:?}");
-            assert_close(&what, &got, &product.wanted(is_added), form.tolerance());
+            let want = product.wanted(is_added);
+            assert_close(&what, &got, &want, form.tolerance());
+            worst = worst.max(distance(&got, &want));
         }
+        println!("{form:?}: off by {worst:.1e} of the largest output at most");
     }
 }
 
@@ -261,7 +271,7 @@ fn subnormal_scales_count_in_every_form() {
 fn gate_up_of_many_rows_matches_its_twin() {
     let Some(device) = device() else { return };
     for form in Form::all(device) {
-        for (row_count, column_count, token_count) in SHAPES {
+        for (row_count, column_count, token_count) in SHAPES.into_iter().step_by(2) {
             let mut random = Random::new(u64::from(row_count * 37 + column_count));
             let push = GateUpPush { row_count, column_count };
             let control = Control { token_count, ..Control::default() };
@@ -362,8 +372,7 @@ impl Experts {
         device: &Device,
         form: &Form,
         kernel: &'static Kernel,
-        push: &[u8],
-        rows: u32,
+        (push, rows): (&[u8], u32),
         x: &[f32],
         y: &[f32],
     ) -> Vec<f32> {
@@ -386,8 +395,8 @@ impl Experts {
         let gate_up = form.kernel([&EXPERT_GATE_UP_MATRIX, &EXPERT_GATE_UP_TILES]);
         let down = form.kernel([&EXPERT_DOWN_MATRIX, &EXPERT_DOWN_TILES]);
         (
-            self.run(device, form, gate_up, self.gate_up_push().bytes(), self.ffn, x, h),
-            self.run(device, form, down, self.down_push().bytes(), self.embed, h, y),
+            self.run(device, form, gate_up, (self.gate_up_push().bytes(), self.ffn), x, h),
+            self.run(device, form, down, (self.down_push().bytes(), self.embed), h, y),
         )
     }
 }

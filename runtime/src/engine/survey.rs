@@ -21,6 +21,7 @@ use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
+use crate::kernels::ManyForm;
 use crate::model::hparams::FlintConfig;
 use crate::store::{Source, SourceKind, is_expert_tensor};
 
@@ -80,6 +81,8 @@ pub struct Survey {
     pub plan: Result<MemoryPlan, EngineError>,
     /// How bytes would travel, or why none could.
     pub paths: Result<PathsChosen, EngineError>,
+    /// By what means products of prompts would be computed.
+    pub prompt_form: ManyForm,
 }
 
 impl Engine {
@@ -95,7 +98,8 @@ impl Engine {
         let gpu = open_gpu(options)?;
         let plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu));
         let paths = probe_paths(options, &source, &config, &gpu);
-        Ok(Survey { gpu, plan, paths })
+        let prompt_form = options.tuning_on(gpu.info())?.many.form;
+        Ok(Survey { gpu, plan, paths, prompt_form })
     }
 }
 

@@ -35,6 +35,15 @@ impl fmt::Display for ManyForm {
 }
 
 impl ManyForm {
+    /// Its name in the environment and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Registers => "registers",
+            Self::Tiles => "tiles",
+            Self::CooperativeMatrix => "matrix",
+        }
+    }
+
     /// What suits the device: a software device counts loads and pays for barriers; a GPU takes its matrix units, where it has any.
     pub fn for_device(info: &DeviceInfo) -> Self {
         match (info.kind, info.matrix) {
@@ -53,12 +62,13 @@ impl ManyForm {
     }
 
     fn named(value: Option<&OsStr>) -> Result<Option<Self>, GpuError> {
-        match value.map(|value| (value, value.to_str())) {
-            None | Some((_, Some("" | "auto"))) => Ok(None),
-            Some((_, Some("registers"))) => Ok(Some(Self::Registers)),
-            Some((_, Some("tiles"))) => Ok(Some(Self::Tiles)),
-            Some((_, Some("matrix"))) => Ok(Some(Self::CooperativeMatrix)),
-            Some((value, _)) => Err(GpuError::InvalidVariable {
+        let Some(value) = value.filter(|value| !value.is_empty() && *value != "auto") else {
+            return Ok(None);
+        };
+        let all = [Self::Registers, Self::Tiles, Self::CooperativeMatrix];
+        match all.into_iter().find(|form| value == form.name()) {
+            Some(form) => Ok(Some(form)),
+            None => Err(GpuError::InvalidVariable {
                 name: VARIABLE,
                 value: value.to_string_lossy().into_owned(),
                 wanted: "`auto`, `registers`, `tiles` or `matrix`",

@@ -48,7 +48,8 @@ impl Tuning {
             DeviceKind::Software => Self {
                 rows_one: 8,
                 rows_few: 4,
-                rows_many: 4,
+                // Of the processors' time a prompt takes a sixth less than with 4 x 8; 8 x 16 gains 3 % more where it is full.
+                rows_many: 8,
                 tokens_many: 8,
                 subgroups_one: 1,
                 subgroups_norm: 1,
