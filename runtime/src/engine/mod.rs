@@ -20,6 +20,8 @@ pub mod open;
 
 pub mod rehearsal;
 
+pub mod profile;
+
 pub mod run_ahead;
 
 pub mod survey;
@@ -50,6 +52,7 @@ pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
+pub use profile::{KernelTime, StepProfile};
 pub use session::{Feed, Session};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;

@@ -14,6 +14,7 @@ use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
+use crate::engine::profile::Profiler;
 use crate::engine::snapshot::porter::Porter;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
@@ -101,6 +102,8 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// Where dispatches are timed.
+    pub(super) profiler: Option<Profiler>,
     /// What snapshots pass through.
     pub(super) porter: Porter,
 }
@@ -283,6 +286,7 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            profiler: None,
             porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })

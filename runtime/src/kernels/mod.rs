@@ -30,6 +30,8 @@ pub mod sampling;
 
 pub mod tuning;
 
+pub mod work;
+
 pub use attention::{Attention, AttentionShape, Rope};
 pub use combine::Combine;
 pub use embed::Embed;

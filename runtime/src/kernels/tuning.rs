@@ -60,4 +60,3 @@ impl Tuning {
         Self { subgroups_one: 1, decode_splits: 1, ..self }
     }
 }
-
