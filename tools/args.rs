@@ -271,6 +271,9 @@ pub(crate) struct GenerateArgs {
     /// Print speed, hit rate and bytes read at the end.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Afterwards run the prompt and the reply's first tokens once more with every dispatch timed, and print sums by kernel and shape.
+    #[arg(long)]
+    pub(crate) profile: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten, next_help_heading = "Model and machine")]

@@ -70,11 +70,10 @@ impl StepProfile {
         self.kernels.iter().map(|kernel| kernel.ns).sum()
     }
 
-    /// The part of `plain_step_ns`, what one of these steps takes without stamps, in which no dispatch ran: barriers, submissions, the
-    /// host. Below 0 where stamps keep apart what would overlap.
-    pub fn gap_share(&self, plain_step_ns: f64) -> Option<f64> {
-        let is_known = self.steps > 0 && plain_step_ns > 0.0 && self.count() > 0;
-        is_known.then(|| 1.0 - self.dispatch_ns() / self.steps as f64 / plain_step_ns)
+    /// The part of `plain_ns`, what these steps take without stamps, in which no dispatch ran: barriers, submissions, the host. Below 0
+    /// where stamps keep apart what would overlap.
+    pub fn gap_share(&self, plain_ns: f64) -> Option<f64> {
+        (plain_ns > 0.0 && self.count() > 0).then(|| 1.0 - self.dispatch_ns() / plain_ns)
     }
 }
 
@@ -181,8 +180,8 @@ mod tests {
         let profile =
             StepProfile { kernels: vec![kernel(300.0), kernel(100.0)], steps: 2, ..StepProfile::default() };
         assert_eq!((profile.count(), profile.dispatch_ns()), (6, 400.0));
-        assert_eq!(profile.gap_share(250.0), Some(1.0 - 200.0 / 250.0));
-        assert_eq!(StepProfile::default().gap_share(250.0), None);
+        assert_eq!(profile.gap_share(500.0), Some(1.0 - 400.0 / 500.0));
+        assert_eq!((profile.gap_share(0.0), StepProfile::default().gap_share(500.0)), (None, None));
         assert_eq!((profile.kernels[0].gb_s(), profile.kernels[0].gflop_s()), (Some(2.0), None));
     }
 }
