@@ -96,16 +96,16 @@ impl fmt::Display for Profiled {
         writeln!(f, "profile of {}, an average token of {}", self.what, self.tokens)?;
         writeln!(
             f,
-            "| {:16} | {:26} | {:>7} | {:>9} | {:>6} | {:>8} | {:>8} |",
+            "| {:16} | {:30} | {:>7} | {:>9} | {:>6} | {:>8} | {:>8} |",
             "kernel", "shape", "count", "us/token", "share", "GB/s", "GFLOP/s"
         )?;
-        writeln!(f, "| {0:-<16} | {0:-<26} | {0:->6}: | {0:->8}: | {0:->5}: | {0:->7}: | {0:->7}: |", "")?;
+        writeln!(f, "| {0:-<16} | {0:-<30} | {0:->6}: | {0:->8}: | {0:->5}: | {0:->7}: | {0:->7}: |", "")?;
         let rows = self.rows();
         let (shown, others) = rows.split_at(rows.len().min(LINES_MAX));
         let mut line = |kernel: &str, shape: &str, row: &KernelRow| {
             writeln!(
                 f,
-                "| {kernel:16} | {shape:26} | {:>7.1} | {:>9} | {:>5.1}% | {:>8} | {:>8} |",
+                "| {kernel:16} | {shape:30} | {:>7.1} | {:>9} | {:>5.1}% | {:>8} | {:>8} |",
                 row.count_a_token,
                 us(row.ns_a_token),
                 100.0 * row.share,

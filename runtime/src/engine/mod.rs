@@ -40,6 +40,8 @@ pub mod telemetry;
 
 pub mod times;
 
+pub mod tuned;
+
 pub mod warm;
 
 mod error;
@@ -58,3 +60,4 @@ pub use snapshot::{Snapshot, SnapshotError};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;
+pub use tuned::{ChosenTuning, TuningSource};

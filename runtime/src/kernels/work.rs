@@ -71,8 +71,9 @@ impl Work {
         let head = if is_pair { format!("2x{rows}x{columns}") } else { format!("{rows}x{columns}") };
         let shape = match (is_of_experts, tiles, tile_rows, token_rows) {
             (false, _, _, 1) => head,
-            (true, tiles, 1, _) => format!("{head}, {tiles} {what}"),
-            (true, tiles, tile_rows, _) => format!("{head}, {tiles} tiles of {tile_rows}"),
+            // How many there are differs from step to step, and is in bytes and arithmetic.
+            (true, _, 1, _) => format!("{head}, {what}"),
+            (true, _, tile_rows, _) => format!("{head}, tiles of {tile_rows}"),
             (false, ..) => format!("{head}, {token_rows} {what}"),
         };
         // A matrix is read once, as far as caches hold it from tile to tile; a tile of experts has one of its own.
@@ -133,9 +134,9 @@ mod tests {
         let constants = &["WORKGROUP", "SUBGROUP", "ROWS", "TOKENS"];
         let six = Work::of(&label("expert_gate_up", constants, &[32, 32, 1, 1], push.bytes(), [512, 1, 6]));
         let bytes = 2 * 512 * 2048 / 32 * 20;
-        assert_eq!((six.shape.as_str(), six.bytes), ("2x512x2048, 6 experts", Some(6 * bytes)));
+        assert_eq!((six.shape.as_str(), six.bytes), ("2x512x2048, experts", Some(6 * bytes)));
         let tiles = Work::of(&label("expert_gate_up", constants, &[32, 32, 1, 8], push.bytes(), [512, 1, 6]));
-        assert_eq!((tiles.shape.as_str(), tiles.bytes), ("2x512x2048, 6 tiles of 8", Some(6 * bytes)));
+        assert_eq!((tiles.shape.as_str(), tiles.bytes), ("2x512x2048, tiles of 8", Some(6 * bytes)));
         assert_eq!(tiles.flops, six.flops.map(|flops| 8 * flops));
     }
 
