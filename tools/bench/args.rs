@@ -76,6 +76,14 @@ pub(crate) struct BenchArgs {
     /// Time every dispatch of a few tokens more of each test, and print the sums by kernel and shape.
     #[arg(long, conflicts_with_all = ["compare", "simulate"])]
     pub(crate) profile: bool,
+    /// Measure instead what the device allows: dispatches, round trips, memory, and matrices of the model's shapes by how kernels
+    /// are cut up. Opens no model.
+    #[arg(long, conflicts_with_all = ["compare", "simulate", "profile", "report", "trace"])]
+    pub(crate) limits: bool,
+    /// Find instead which sizes of kernels are fastest on this device for the model's shapes, in less than a minute, and remember
+    /// them: from then on they are used.
+    #[arg(long, conflicts_with_all = ["compare", "simulate", "profile", "report", "trace", "limits"])]
+    pub(crate) tune: bool,
     /// Take the tokens of this text, over and over, instead of random ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,

@@ -13,6 +13,7 @@ mod compare;
 mod conversations;
 mod drive;
 mod facts;
+mod limits;
 mod measure;
 mod output;
 mod plan;
@@ -23,6 +24,7 @@ mod routes;
 mod row;
 mod simulate;
 mod tokens;
+mod tune;
 mod values;
 mod welch;
 
@@ -108,6 +110,7 @@ impl Outputs {
             row.memory_gb_s, row.memory_rate_source, row.plan_drive, row.plan_device
         ));
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
+        say(format!("kernels: {}", row.tuning));
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
             say(format!(
                 "simulated drive: {late} reads of {} came later than it would have given them",
@@ -132,6 +135,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if let Some(paths) = &args.simulate {
         let _asked = interrupt::Reply::begin();
         return simulate::run(args, paths);
+    }
+    if args.limits {
+        return limits::run(args);
+    }
+    if args.tune {
+        return tune::run(args);
     }
     let cases = Case::all(args);
     if cases.is_empty() {

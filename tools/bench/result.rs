@@ -103,6 +103,8 @@ pub(crate) struct Row {
 
     /// Conversations whose replies took the same steps: counts and rates are of all together.
     pub(crate) n_parallel: u32,
+    /// How kernels were cut up, and where that is from.
+    pub(crate) tuning: String,
     /// Whether tokens were not to depend on what runs beside them, to the last bit.
     pub(crate) deterministic: bool,
 

@@ -225,6 +225,7 @@ impl Row {
             host_tier_bytes: plan.host.bytes(),
             staging_bytes: plan.staging_bytes,
             n_parallel: case.n_parallel,
+            tuning: engine.tuning().to_string(),
             deterministic: setting.is_deterministic,
             hits: sums.hits,
             misses: sums.misses,
