@@ -222,14 +222,14 @@ impl Tuner<'_> {
         for session in &mut sessions {
             engine.feed_prompt(session, &prompt, Want::Nothing, &mut NoObserver)?;
         }
+        let settling = if work == Work::Prompt { 1 } else { SETTLING_STEPS };
         let mut ns = Vec::new();
         let begun = Instant::now();
         for step in 0..SETTLING_STEPS + STEPS {
             if interrupt::is_requested() {
                 return Err(Failure::Interrupted);
             }
-            let is_settled =
-                step >= SETTLING_STEPS.min(if work == Work::Prompt { 1 } else { SETTLING_STEPS });
+            let is_settled = step >= settling;
             let token = prompt[step % prompt.len()];
             let step_begun = Instant::now();
             run_step(&mut engine, &mut sessions, work, &prompt, token)?;
