@@ -80,10 +80,18 @@ pub(crate) struct BenchArgs {
     /// are cut up. Opens no model.
     #[arg(long, conflicts_with_all = ["compare", "simulate", "profile", "report", "trace"])]
     pub(crate) limits: bool,
-    /// Find instead which sizes of kernels are fastest on this device for the model's shapes, in less than a minute, and remember
-    /// them: from then on they are used.
-    #[arg(long, conflicts_with_all = ["compare", "simulate", "profile", "report", "trace", "limits"])]
-    pub(crate) tune: bool,
+    /// Find instead which sizes of kernels are fastest on this device for the model's shapes, in some seconds, and remember them:
+    /// from then on they are used [default: 50 seconds at most].
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "50",
+        value_parser = clap::value_parser!(u32).range(1..=3600),
+        conflicts_with_all = ["compare", "simulate", "profile", "report", "trace", "limits"]
+    )]
+    pub(crate) tune: Option<u32>,
     /// Take the tokens of this text, over and over, instead of random ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,

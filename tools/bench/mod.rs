@@ -139,7 +139,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if args.limits {
         return limits::run(args);
     }
-    if args.tune {
+    if args.tune.is_some() {
         return tune::run(args);
     }
     let cases = Case::all(args);

@@ -28,9 +28,6 @@ use crate::synth::rehearsal::{self, Script};
 use crate::terminal::{Bar, note};
 use crate::{folders, model, open};
 
-/// How long it takes at most, beside the step that is under way then.
-const TIME_MAX: Duration = Duration::from_secs(50);
-
 /// Expert layers of the model that is timed.
 const LAYERS_MAX: u32 = 8;
 
@@ -62,6 +59,8 @@ struct Tried {
 
 /// Runs the command.
 pub(super) fn run(args: &BenchArgs) -> Outcome {
+    // What is under way then is finished.
+    let time = Duration::from_secs(args.tune.expect("invariant: it was asked for").into());
     let models = args.machine.models();
     let [model] = models.as_slice() else { return Err(Failure::usage("--tune takes one model's shapes")) };
     let engine_args = args.machine.of(model.clone(), None);
@@ -97,7 +96,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         tuning_dir: None,
         ..open::options(&engine_args, &found, None)
     };
-    let mut tuner = Tuner { options, config: &config, script, begun: Instant::now() };
+    let mut tuner = Tuner { options, config: &config, script, end: Instant::now() + time };
     let table = {
         let gpu = flint_rt::engine::survey::open_gpu(&tuner.options)?;
         Tuning::of(gpu.info())
@@ -144,8 +143,8 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
     out.flush()?;
     if !is_whole {
         note(&format!(
-            "ended after {} s: choices that are not in the table stay as they were",
-            TIME_MAX.as_secs()
+            "ended after {} s: what is not in the table stays as it was; --tune=SECONDS gives it longer",
+            time.as_secs()
         ));
     }
     open::check_validation_of(&gpu)
@@ -156,19 +155,19 @@ struct Tuner<'a> {
     options: EngineOptions,
     config: &'a FlintConfig,
     script: Script,
-    begun: Instant,
+    end: Instant,
 }
 
 impl Tuner<'_> {
     /// Tries every value of every choice, one choice after another, from `table` on. Gives the fastest, what was tried, and whether there
     /// was time for all.
     fn descend(&mut self, table: Tuning, bar: &Bar) -> Outcome<(Tuning, Vec<Tried>, bool)> {
-        let mut best = table;
+        let (mut best, mut is_whole) = (table, true);
         let mut tried = Vec::new();
         let total: usize = CHOICES.iter().map(|choice| choice.tries.len()).sum();
         let mut done = 0;
         for choice in CHOICES {
-            if self.begun.elapsed() > TIME_MAX {
+            if Instant::now() > self.end {
                 return Ok((best, tried, false));
             }
             bar.message(choice.name);
@@ -184,7 +183,8 @@ impl Tuner<'_> {
             for &value in choice.tries.iter().filter(|&&value| value != before) {
                 bar.set(done, total as u64);
                 done += 1;
-                if self.begun.elapsed() > TIME_MAX {
+                if Instant::now() > self.end {
+                    is_whole = false;
                     break;
                 }
                 let candidate = best.with(choice.name, value).expect("invariant: one of those to be tried");
@@ -202,7 +202,7 @@ impl Tuner<'_> {
             times.sort_by_key(|(value, _)| *value);
             tried.push(Tried { choice, before, after: value_of(&best), times });
         }
-        Ok((best, tried, true))
+        Ok((best, tried, is_whole))
     }
 
     /// The median time of a step, in nanoseconds; `None` where the device cannot have kernels of these sizes.

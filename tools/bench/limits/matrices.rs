@@ -18,9 +18,9 @@ use crate::terminal::Bar;
 
 /// Weights that a recording goes through: more than a device's caches hold; on a software device less.
 const WALK_BYTES: u64 = 256 << 20;
-const WALK_BYTES_SOFTWARE: u64 = 16 << 20;
+const WALK_BYTES_SOFTWARE: u64 = 1 << 20;
 
-/// Copies of a matrix at most, on a device whose memory is small beside them, and at least.
+/// Copies of a matrix: at least so many, and of the smallest at most.
 const COPIES: (u64, u64) = (2, 512);
 
 /// Rows and subgroups that are tried.

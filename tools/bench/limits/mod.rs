@@ -19,8 +19,9 @@ use crate::exit::{Failure, Outcome};
 use crate::terminal::Bar;
 use crate::{folders, interrupt, model, open};
 
-/// Runs of which the median counts.
+/// Runs of which the median counts; on a software device, which takes long for each, fewer.
 const RUNS: usize = 7;
+const RUNS_SOFTWARE: usize = 3;
 
 /// A word that is a small number in every format: two f16, one f32, nibbles and scale of a Q4_1 block.
 const WORD: u32 = 0x2c00_2c00;
@@ -85,8 +86,8 @@ impl Bench {
     /// Seconds that commands of [`Self::timed`] take, the median of several runs behind one that does not count.
     fn seconds(&self, commands: &Commands) -> Outcome<f64> {
         self.run(commands)?;
-        let mut seconds = Vec::with_capacity(RUNS);
-        for _ in 0..RUNS {
+        let mut seconds = Vec::new();
+        for _ in 0..if self.gpu.info().is_software() { RUNS_SOFTWARE } else { RUNS } {
             if interrupt::is_requested() {
                 return Err(Failure::Interrupted);
             }
