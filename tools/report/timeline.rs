@@ -16,7 +16,7 @@ use super::palette::{COPIES, Color, GRID, HOST, KERNELS, READS, WAITS};
 use super::recorded::{Moment, Recorded};
 use super::trace::lane_name;
 
-const LEFT_PX: i32 = 58;
+const LEFT_PX: i32 = 70;
 const BOTTOM_PX: i32 = 40;
 const RIGHT_PX: i32 = 14;
 /// Lanes of the picture from its top; dispatches only where they were timed.
