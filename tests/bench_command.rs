@@ -276,15 +276,15 @@ fn limits_are_measured_without_a_model() {
     }
     let matrices = limits["matrices"].as_array().unwrap();
     let memory = limits["copy_gb_s"].as_f64().unwrap().max(limits["fill_gb_s"].as_f64().unwrap());
-    let mut chosen = 0;
+    let mut chosen = 0_usize;
     for row in matrices {
         let number = |key: &str| row[key].as_f64().unwrap();
         let rate = number("bytes") / number("stream_us") / 1e3;
         assert!((number("stream_gb_s") / rate - 1.0).abs() < 1e-6, "{row}");
         assert!((number("stream_share") / (rate / memory) - 1.0).abs() < 1e-6, "{row}");
-        chosen += u32::from(row["is_chosen"] == true);
+        chosen += usize::from(row["is_chosen"] == true);
     }
-    assert!(chosen > 0 && matrices.len() as u32 % chosen == 0, "each shape has one way that is chosen");
+    assert!(chosen > 0 && matrices.len().is_multiple_of(chosen), "each shape has one way that is chosen");
     assert_eq!(home.bench(&["--limits", "-m", MODEL, "-o", "csv"]).gives(2).stdout, "");
 }
 

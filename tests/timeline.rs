@@ -164,9 +164,9 @@ fn a_profile_has_every_dispatch_and_changes_no_token() {
         // The first tokens of a session are submitted in several pieces, each of which ends with a copy.
         engine.feed_token(&mut session, id, Want::Greedy).expect("a step");
     }
-    let count_of = |engine: &mut Engine, session: &mut Session, tokens: u64| {
+    let count_of = |engine: &mut Engine, session: &mut Session, tokens: usize| {
         engine.take_profile();
-        for &id in wanted.iter().cycle().take(tokens as usize) {
+        for &id in wanted.iter().cycle().take(tokens) {
             engine.feed_token(session, id, Want::Greedy).expect("a step");
         }
         engine.take_profile()

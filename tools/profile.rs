@@ -45,7 +45,7 @@ impl Profiled {
         plain_ns_a_token: f64,
     ) -> Option<Self> {
         let is_something = tokens > 0 && profile.count() > 0;
-        is_something.then(|| Self { what, tokens: tokens as f64, profile, plain_ns_a_token })
+        is_something.then_some(Self { what, tokens: tokens as f64, profile, plain_ns_a_token })
     }
 
     /// Its lines, largest first.

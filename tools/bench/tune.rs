@@ -14,7 +14,7 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, EngineError, EngineOptions, Feed, HostMemory, Session, tuned};
 use flint_rt::gpu::GpuError;
 use flint_rt::kernels::Tuning;
-use flint_rt::kernels::tuning::{CHOICES, Choice, Work};
+use flint_rt::kernels::tuning::{CHOICES, Choice, TunedFor};
 use flint_rt::model::Want;
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::model::prefill::NoObserver;
@@ -206,7 +206,7 @@ impl Tuner<'_> {
     }
 
     /// The median time of a step, in nanoseconds; `None` where the device cannot have kernels of these sizes.
-    fn time(&self, tuning: Tuning, work: Work) -> Outcome<Option<f64>> {
+    fn time(&self, tuning: Tuning, work: TunedFor) -> Outcome<Option<f64>> {
         let opened = self.open(tuning);
         let mut engine = match opened {
             Err(EngineError::Gpu(GpuError::FeatureMissing { .. } | GpuError::PipelineRefused { .. })) => {
@@ -216,13 +216,13 @@ impl Tuner<'_> {
         };
         let prompt = self.prompt(engine.gpu().info().is_software());
         let mut sessions = Vec::new();
-        for _ in 0..if work == Work::Few { FEW } else { 1 } {
+        for _ in 0..if work == TunedFor::Few { FEW } else { 1 } {
             sessions.push(engine.session()?);
         }
         for session in &mut sessions {
             engine.feed_prompt(session, &prompt, Want::Nothing, &mut NoObserver)?;
         }
-        let settling = if work == Work::Prompt { 1 } else { SETTLING_STEPS };
+        let settling = if work == TunedFor::Prompt { 1 } else { SETTLING_STEPS };
         let mut ns = Vec::new();
         let begun = Instant::now();
         for step in 0..SETTLING_STEPS + STEPS {
@@ -266,16 +266,16 @@ impl Tuner<'_> {
 fn run_step(
     engine: &mut Engine,
     sessions: &mut [Session],
-    work: Work,
+    work: TunedFor,
     prompt: &[TokenId],
     token: TokenId,
 ) -> Result<(), EngineError> {
     match (work, sessions) {
-        (Work::Prompt, [session]) => {
+        (TunedFor::Prompt, [session]) => {
             session.reset();
             engine.feed_prompt(session, prompt, Want::Nothing, &mut NoObserver).map(drop)
         }
-        (Work::Token, [session]) => engine.feed_token(session, token, Want::Greedy).map(drop),
+        (TunedFor::Token, [session]) => engine.feed_token(session, token, Want::Greedy).map(drop),
         (_, sessions) => {
             let tokens = [token];
             let mut feeds: Vec<_> = sessions

@@ -56,7 +56,7 @@ impl fmt::Display for DeviceFamily {
 
 /// What a choice is for, and so what it is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Work {
+pub enum TunedFor {
     /// The next token of one sequence.
     Token,
     /// The next tokens of a few.
@@ -71,7 +71,7 @@ pub struct Choice {
     /// The field of [`Tuning`].
     pub name: &'static str,
     /// What it is for.
-    pub work: Work,
+    pub work: TunedFor,
     /// All values that it may have.
     pub tries: &'static [u32],
 }
@@ -87,7 +87,7 @@ macro_rules! choices {
 
         /// Every choice, in the order in which they are tried.
         pub static CHOICES: &[Choice] =
-            &[$(Choice { name: stringify!($field), work: Work::$work, tries: &$tries }),*];
+            &[$(Choice { name: stringify!($field), work: TunedFor::$work, tries: &$tries }),*];
 
         impl Tuning {
             /// The table's column for a family.
