@@ -7,6 +7,7 @@ use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::disk::ReadPath;
 use flint_rt::engine::HostMemory;
 use flint_rt::expert::{HostPath, PrefetchMode};
+use flint_rt::kernels::tuning::TuningChanges;
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
@@ -140,6 +141,13 @@ pub(crate) struct RunArgs {
     /// auto, as long as what is read so is used [default: auto].
     #[arg(long, env = "FLINT_RT_PREFETCH", value_name = "WHEN")]
     pub(crate) prefetch: Option<PrefetchMode>,
+    /// Sizes of the kernels' tiles, chosen by hand: NAME=VALUE,...; `info` names them all [default: what `bench --tune` found on
+    /// this device, else a table's].
+    #[arg(long, env = "FLINT_RT_TUNING", value_name = "NAME=VALUE,...")]
+    pub(crate) tuning: Option<TuningChanges>,
+    /// Do not use what `bench --tune` found.
+    #[arg(long, env = "FLINT_RT_NO_TUNED", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_tuned: bool,
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
@@ -271,6 +279,9 @@ pub(crate) struct GenerateArgs {
     /// Print speed, hit rate and bytes read at the end.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Afterwards run the prompt and the reply's first tokens once more with every dispatch timed, and print sums by kernel and shape.
+    #[arg(long)]
+    pub(crate) profile: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten, next_help_heading = "Model and machine")]

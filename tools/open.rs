@@ -34,6 +34,8 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
             PrefetchMode::Off => Some(false),
         }),
         skip_checks: args.run.unchecked,
+        tuning_dir: folders::state_dir().filter(|_| !args.run.no_tuned),
+        tuning_changes: args.run.tuning.clone().unwrap_or_default(),
         ..EngineOptions::default()
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct Setting {
     pub(super) tokens: String,
     pub(super) routes: String,
     pub(super) is_cold: bool,
+    pub(super) is_deterministic: bool,
     pub(super) has_warmup: bool,
     pub(super) policy: Policy,
 }
@@ -127,7 +128,7 @@ impl Row {
             mean_and_spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = mean_and_spread(&samples_ts);
 
-        let is_reply = case.n_prompt == 0;
+        let is_reply = case.is_reply();
         let token = TokenCost::new(config, plan.resident_bytes, case.position());
         let device = DeviceCost::estimate(info.kind, facts::threads());
         let read_bytes_a_token = sums.read_bytes as f64 / sums.tokens;
@@ -224,6 +225,9 @@ impl Row {
             pool_bytes: plan.pool_bytes,
             host_tier_bytes: plan.host.bytes(),
             staging_bytes: plan.staging_bytes,
+            n_parallel: case.n_parallel,
+            tuning: engine.tuning().to_string(),
+            deterministic: setting.is_deterministic,
             hits: sums.hits,
             misses: sums.misses,
             evictions: sums.evictions,
@@ -273,6 +277,13 @@ impl Row {
             plan_drive,
             plan_device,
             layer_hits: measured.layer_hits.clone(),
+            // Where it was asked for, `set_profile` notes it.
+            kernels: Vec::new(),
+            dispatches_a_token: None,
+            stages_a_token: None,
+            dispatch_ns_a_token: None,
+            stamped_ns_a_token: None,
+            dispatch_gap_share: None,
         }
     }
 }

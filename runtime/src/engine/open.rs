@@ -14,8 +14,10 @@ use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
+use crate::engine::profile::Profiler;
 use crate::engine::snapshot::porter::Porter;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
+use crate::engine::tuned::{self, ChosenTuning};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
 use crate::expert::{
     CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
@@ -101,6 +103,10 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// The kernels' sizes, and where they are from.
+    tuning: ChosenTuning,
+    /// Where dispatches are timed.
+    pub(super) profiler: Option<Profiler>,
     /// What snapshots pass through.
     pub(super) porter: Porter,
 }
@@ -176,8 +182,10 @@ impl Engine {
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
-        let tuning = options.tuning_on(gpu.info())?;
+        let chosen = tuned::choose(options, gpu.info(), &config)?;
+        let (tuning, options) = (chosen.tuning, &with_tuning(options, &chosen));
         let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
+        plan.warnings.extend(chosen.note.clone());
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
             plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
@@ -285,6 +293,8 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            profiler: None,
+            tuning: chosen,
             porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })
@@ -353,6 +363,11 @@ impl Engine {
             self.model.pipelines.tuning(),
         );
         Sha256Digest::of(text.as_bytes())
+    }
+
+    /// The sizes of the kernels' tiles, and where they are from.
+    pub fn tuning(&self) -> &ChosenTuning {
+        &self.tuning
     }
 
     /// The model's numbers.
@@ -466,6 +481,11 @@ impl Engine {
     pub fn is_stop(&self, id: TokenId) -> bool {
         self.stops.reason(id).is_some()
     }
+}
+
+/// `options` with the tuning that was chosen.
+pub(super) fn with_tuning(options: &EngineOptions, chosen: &ChosenTuning) -> EngineOptions {
+    EngineOptions { tuning: Some(chosen.tuning), ..options.clone() }
 }
 
 fn prefetch_mode(is_on: Option<bool>) -> PrefetchMode {

@@ -36,6 +36,8 @@ pub mod sampling;
 
 pub mod tuning;
 
+pub mod work;
+
 pub use attention::{Attention, AttentionShape, Rope};
 pub use attention_rows::AttentionRows;
 pub use combine::Combine;
