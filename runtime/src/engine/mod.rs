@@ -32,6 +32,8 @@ pub mod session;
 
 pub mod snapshot;
 
+pub mod speculate;
+
 pub mod generate;
 
 pub mod telemetry;
@@ -52,6 +54,7 @@ pub use options::EngineOptions;
 pub use pressure::Pressure;
 pub use session::{Feed, Session};
 pub use snapshot::{Snapshot, SnapshotError};
+pub use speculate::{SpeculateMode, SpeculateStats};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;

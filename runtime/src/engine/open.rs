@@ -15,6 +15,8 @@ use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
 use crate::engine::snapshot::porter::Porter;
+use crate::engine::speculate::SpeculateStats;
+use crate::engine::speculate::control::SpeculateControl;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
 use crate::expert::{
@@ -101,6 +103,11 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// Steps that were begun.
+    pub(super) step_count: u64,
+    /// How many drafts a step verifies.
+    pub(super) speculation: SpeculateControl,
+    pub(super) speculate_stats: SpeculateStats,
     /// What snapshots pass through.
     pub(super) porter: Porter,
 }
@@ -283,6 +290,9 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            step_count: 0,
+            speculation: SpeculateControl::new(options.speculate),
+            speculate_stats: SpeculateStats::default(),
             porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })

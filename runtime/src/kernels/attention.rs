@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
-use super::{Binder, assert_holds};
+use super::{Binder, Rows, assert_holds};
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Bindings, Buffer, GpuError, Pipeline, Recorder};
 
@@ -185,22 +185,25 @@ impl Attention {
 
     /// Records both dispatches for `tokens` tokens, which lie in rows from 0 on.
     pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        self.record_attend(recorder, 0, tokens);
+        self.record_attend(recorder, 0, tokens.into());
         recorder.barrier();
-        self.record_merge(recorder, 0, tokens);
+        self.record_merge(recorder, 0, tokens.into());
     }
 
-    /// Splits of the keys: one token is split over them, many are not.
-    fn splits(&self, tokens: u32) -> u32 {
-        if tokens == 1 { self.decode_splits } else { 1 }
+    /// Splits of the keys: those of next tokens are cut, those of prompts are not.
+    fn splits(&self, rows: Rows) -> u32 {
+        match rows {
+            Rows::Few(_) => self.decode_splits,
+            Rows::Many(_) => 1,
+        }
     }
 
-    /// Records the first dispatch for `tokens` tokens, which lie in rows from `row_first` on, with control words as those of
-    /// [`Rope::record_from`]. Those of one token write where the splits of row `row_first` lie, those of many where rows do.
-    pub fn record_attend(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
-        self.assert_rows(row_first, tokens);
+    /// Records the first dispatch for `rows`, which lie from `row_first` on, with control words as those of [`Rope::record_from`].
+    /// Few write where the splits of their rows lie, many where rows do.
+    pub fn record_attend(&self, recorder: &mut Recorder, row_first: u32, rows: Rows) {
+        self.assert_rows(row_first, rows);
         let shape = &self.shape;
-        let splits = self.splits(tokens);
+        let (splits, tokens) = (self.splits(rows), rows.count());
         let push = AttentionPush {
             head_count: shape.head_count,
             kv_head_count: shape.kv_head_count,
@@ -214,18 +217,21 @@ impl Attention {
     }
 
     /// Records the second dispatch, behind a barrier.
-    pub fn record_merge(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
-        self.assert_rows(row_first, tokens);
+    pub fn record_merge(&self, recorder: &mut Recorder, row_first: u32, rows: Rows) {
+        self.assert_rows(row_first, rows);
         let AttentionShape { head_count, head_dim, .. } = self.shape;
-        let push = AttentionMergePush { head_count, head_dim, splits: self.splits(tokens) };
-        let (base, grid) = ([0, row_first, 0], [head_count, tokens, 1]);
+        let push = AttentionMergePush { head_count, head_dim, splits: self.splits(rows) };
+        let (base, grid) = ([0, row_first, 0], [head_count, rows.count(), 1]);
         recorder.dispatch_from(&self.merge, &self.merge_bindings, push.bytes(), base, grid);
     }
 
-    fn assert_rows(&self, row_first: u32, tokens: u32) {
-        // A row's splits reach as far as `partial_words` says only for the rows of a step's sequences.
-        let most = if tokens == 1 { self.tokens_max.min(STEP_SEQUENCES_MAX) } else { self.tokens_max };
-        assert!(row_first + tokens <= most, "attention: {tokens} tokens from row {row_first} on, of {most}");
+    fn assert_rows(&self, row_first: u32, rows: Rows) {
+        // A row's splits reach as far as `partial_words` says only for the few rows of a step.
+        let most = match rows {
+            Rows::Few(_) => self.tokens_max.min(STEP_SEQUENCES_MAX),
+            Rows::Many(_) => self.tokens_max,
+        };
+        assert!(row_first + rows.count() <= most, "attention: {rows:?} from row {row_first} on, of {most}");
     }
 }
 

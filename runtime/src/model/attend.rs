@@ -4,7 +4,7 @@
 
 use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
-use crate::kernels::{Attention, AttentionShape, Binder, Rope};
+use crate::kernels::{Attention, AttentionShape, Binder, Rope, Rows};
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
@@ -58,25 +58,25 @@ pub(super) struct AttendRows<'a> {
     pub(super) attend: &'a Attend,
     /// The first of its rows.
     pub(super) first: u32,
-    /// How many there are.
-    pub(super) count: u32,
+    /// How many there are, and whether each is as it would be alone.
+    pub(super) rows: Rows,
 }
 
-/// For the rows of several sequences, those of one row first.
+/// For the rows of several sequences, pieces of prompts last.
 pub(super) fn record_all(parts: &[AttendRows<'_>], recorder: &mut Recorder) {
     for part in parts {
-        part.attend.rope.record_from(recorder, part.first, part.count);
+        part.attend.rope.record_from(recorder, part.first, part.rows.count());
     }
-    // The sums of one row's splits and those of many rows share a buffer, so these come after those.
-    let (ones, longer) = parts.split_at(parts.partition_point(|part| part.count == 1));
-    for group in [ones, longer].into_iter().filter(|group| !group.is_empty()) {
+    // The sums of a row's splits and those of a prompt's rows share a buffer, so these come after those.
+    let (few, many) = parts.split_at(parts.partition_point(|part| matches!(part.rows, Rows::Few(_))));
+    for group in [few, many].into_iter().filter(|group| !group.is_empty()) {
         recorder.barrier();
         for part in group {
-            part.attend.attention.record_attend(recorder, part.first, part.count);
+            part.attend.attention.record_attend(recorder, part.first, part.rows);
         }
         recorder.barrier();
         for part in group {
-            part.attend.attention.record_merge(recorder, part.first, part.count);
+            part.attend.attention.record_merge(recorder, part.first, part.rows);
         }
     }
 }
