@@ -18,7 +18,7 @@ use crate::engine::snapshot::porter::Porter;
 use crate::engine::speculate::SpeculateStats;
 use crate::engine::speculate::control::SpeculateControl;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
-use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
+use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session, SpeculateMode};
 use crate::expert::{
     CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
     TransportOptions, TransportReport, Watch,
@@ -416,6 +416,11 @@ impl Engine {
     /// Turns reads ahead on or off; sessions that are open follow.
     pub fn set_prefetch(&mut self, is_on: bool) {
         self.model.streamer.set_prefetch(prefetch_mode(Some(is_on)));
+    }
+
+    /// Says when drafts are verified from now on; what was learned of them is forgotten.
+    pub fn set_speculate(&mut self, mode: SpeculateMode) {
+        self.speculation = SpeculateControl::new(mode);
     }
 
     /// What was read into host memory, and why, since the engine was opened.

@@ -157,12 +157,17 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_not_found() {
-        let mut index = index_of(&[1, 2, 3, 4, 1, 2, 3]);
+        let mut index = index_of(&[1, 2, 3, 4, 5, 6, 5, 6]);
         assert!(index.find().is_some());
         index.truncate(5);
         assert_eq!((index.len(), index.find()), (5, None));
+        index.push(1);
         index.push(2);
         assert_eq!(drafts(&index, 2), Some((2, vec![3, 4])));
+        // Of what was forgotten an entry is left in the place of an older one.
+        index.push(5);
+        index.push(6);
+        assert_eq!(index.find(), None);
         index.truncate(0);
         assert!(index.is_empty() && index.find().is_none());
     }
