@@ -232,7 +232,7 @@ fn replies_are_those_without_drafts() {
     ];
     let mut accepted = 0;
     for (name, options, tokens_max, stop_at) in cases {
-        let mut reply = |engine: &mut Engine, mode| {
+        let reply = |engine: &mut Engine, mode| {
             engine.set_speculate(mode);
             let vocabulary = engine.config().vocabulary;
             let mut sampler = Sampler::new(options.clone(), vocabulary).expect("sound options");

@@ -2,7 +2,7 @@
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::DiskError;
-use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, LoadProgress, Session};
+use flint_rt::engine::{Engine, EngineError, EngineOptions, LoadPhase, LoadProgress, Session, SpeculateMode};
 use flint_rt::expert::{ExpertError, PrefetchMode};
 use flint_rt::gpu::Gpu;
 
@@ -33,6 +33,7 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
             PrefetchMode::On => Some(true),
             PrefetchMode::Off => Some(false),
         }),
+        speculate: args.run.speculate.unwrap_or(SpeculateMode::Auto),
         skip_checks: args.run.unchecked,
         ..EngineOptions::default()
     }

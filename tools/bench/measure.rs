@@ -237,13 +237,17 @@ fn repetition(
         let fed = engine.feed_prompt(session, &ids[..depth + prompt], Want::Greedy, &mut watch);
         outcome = fed.map(drop);
     }
-    for (&id, count) in ids[depth + prompt..].iter().zip(1_u64..) {
+    let generated = &ids[depth + prompt..];
+    for (&id, count) in generated.iter().zip(1_u64..) {
         if outcome.is_err() {
             break;
         }
+        // As a model that says what the text has next. Recorded picks are those of single tokens.
+        let behind = if recording.is_some() { 0 } else { generated.len() as u64 - count };
+        let drafts_max = u32::try_from(behind).unwrap_or(u32::MAX);
         outcome = match interrupt::is_requested() {
             true => Err(ModelError::Stopped.into()),
-            false => engine.feed_token(session, id, Want::Greedy).map(drop),
+            false => engine.feed_next(session, id, Want::Greedy, drafts_max).map(drop),
         };
         if let (Some(recording), Ok(())) = (&mut recording, &outcome) {
             engine.last_routes().iter().for_each(|routes| recording.add(routes));

@@ -103,6 +103,12 @@ impl Outputs {
             row.memory_gb_s, row.memory_rate_source, row.plan_drive, row.plan_device
         ));
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
+        if row.draft_n > 0 {
+            say(format!(
+                "drafts of {}, {}: {} of {} were right, {:.2} tokens a step",
+                row.test, row.speculate, row.draft_n_accepted, row.draft_n, row.tokens_a_step
+            ));
+        }
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
             say(format!(
                 "simulated drive: {late} reads of {} came later than it would have given them",
@@ -212,6 +218,8 @@ fn run_model(
             routes: driven.as_ref().map(|driven| driven.picks.clone()),
             drive_model: args.simulated_drive,
             cache_policy: args.policy,
+            // A number is to say what a token takes, whatever the text repeats, unless this is asked for.
+            speculate: args.machine.run.speculate.unwrap_or_default(),
             ..open::options(engine_args, &model, Some(context))
         };
         let opened = open::engine_by(engine_args, &model, &options);

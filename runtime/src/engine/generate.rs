@@ -131,7 +131,7 @@ impl Engine {
             let token = match step.greedy {
                 Some(token) if want == Want::Greedy => token,
                 _ => {
-                    self.read_logits(&mut logits);
+                    self.read_logits_of(&step, &mut logits);
                     options.sampler.sample(&mut logits)?
                 }
             };

@@ -22,6 +22,23 @@ pub struct SpeculateStats {
     pub accepted: u64,
 }
 
+impl SpeculateStats {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            steps: self.steps + other.steps,
+            drafted: self.drafted + other.drafted,
+            accepted: self.accepted + other.accepted,
+        }
+    }
+
+    /// Tokens that a step gave, where these drafts belong to `tokens` tokens, each of which would have taken a step.
+    pub fn tokens_a_step(self, tokens: u64) -> f64 {
+        tokens as f64 / tokens.saturating_sub(self.accepted).max(1) as f64
+    }
+}
+
 /// What a session's tokens give for drafts.
 #[derive(Default)]
 pub(in crate::engine) struct Speculation {
