@@ -20,7 +20,7 @@ pub const DRAFTS_MAX: u32 = 7;
 const DEPTHS: usize = DRAFTS_MAX as usize;
 
 /// Plain steps that a trial may cost.
-const LOSS_MAX: f64 = 1.5;
+const LOSS_MAX: f64 = 2.0;
 
 /// Plain steps that were gained and may be lost again before drafting is given up.
 const GAIN_MAX: f64 = 3.0;
@@ -41,6 +41,9 @@ const DRAFT_COST_FIRST: f64 = 0.3;
 /// The weight of the newest plain step, and of the newest step with so many drafts, in their averages.
 const PLAIN_WEIGHT: f64 = 0.1;
 const DRAFTED_WEIGHT: f64 = 0.3;
+
+/// How many times what was expected a step counts at most: what takes longer was another program's doing, and says nothing of drafts.
+const OUTLIER: f64 = 2.0;
 
 /// What remains of a draft's outcome in the shares when the next one is known: about the last 24 count.
 const SHARE_DECAY: f64 = 0.96;
@@ -215,12 +218,15 @@ impl SpeculateControl {
     /// A step without drafts has ended.
     pub fn note_plain(&mut self, cost: StepCost) {
         self.plain_steps = self.plain_steps.saturating_add(1);
+        let is_outlier = self.plain_steps > PLAIN_STEPS_FIRST && cost.seconds > OUTLIER * self.plain.seconds;
+        // As many times less of everything.
+        let scale = if is_outlier { OUTLIER * self.plain.seconds / cost.seconds } else { 1.0 };
         // A true mean at first.
         let weight = PLAIN_WEIGHT.max(1.0 / f64::from(self.plain_steps));
         let towards = |average: &mut f64, new: f64| *average += weight * (new - *average);
-        towards(&mut self.plain.seconds, cost.seconds);
-        towards(&mut self.plain.disk_seconds, cost.disk_seconds);
-        towards(&mut self.plain.read_bytes, cost.read_bytes);
+        towards(&mut self.plain.seconds, scale * cost.seconds);
+        towards(&mut self.plain.disk_seconds, scale * cost.disk_seconds);
+        towards(&mut self.plain.read_bytes, scale * cost.read_bytes);
         self.drafted_in_row = 0;
         self.idle += 1;
         if self.idle >= self.pause {
@@ -250,6 +256,7 @@ impl SpeculateControl {
         let tokens = f64::from(accepted + 1);
         let steps = (cost.seconds + self.waste(tokens, cost)) / self.plain.seconds;
         let expected = self.cost(drafted);
+        let steps = steps.min(OUTLIER * expected);
         self.costs[drafted as usize - 1] = Some(expected + DRAFTED_WEIGHT * (steps - expected));
         self.balance = (self.balance + tokens - steps).min(GAIN_MAX);
         if self.balance < -LOSS_MAX {
@@ -408,7 +415,9 @@ mod tests {
                 control.note_drafted(4, depth, 0, Machine { a_draft: 2.0, ..SLOW }.cost(depth));
             }
         }
-        let pauses: Vec<u32> = trials.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        // A trial is two steps.
+        let pauses = trials.windows(2).map(|pair| pair[1] - pair[0]).filter(|&pause| pause > 3);
+        let pauses: Vec<u32> = pauses.collect();
         assert_eq!(pauses, [65, 129, 257, 513, 1025], "{trials:?}");
         // When it pays, it goes on.
         let copied = run(&mut control, FAST, 3000, &|_| Some((4, true)));
@@ -431,6 +440,28 @@ mod tests {
             with_reads * 4 < without,
             "{with_reads} steps with drafts where they are read, {without} else"
         );
+    }
+
+    /// One of eight steps takes five times as long as it would.
+    #[test]
+    fn a_busy_machine_does_not_stop_what_pays() {
+        let mut control = auto();
+        let (mut steps, mut token) = (0_u32, 0_u32);
+        while token < 2000 {
+            let depth = control.depth(5, DRAFTS_MAX);
+            let slow = if steps.wrapping_mul(0x9e37_79b9) >> 29 == 0 { 5.0 } else { 1.0 };
+            let cost = FAST.cost(depth);
+            let cost = StepCost { seconds: slow * cost.seconds, ..cost };
+            if depth == 0 {
+                control.note_plain(cost);
+                control.note_unverified(5, true);
+            } else {
+                control.note_drafted(5, depth, depth, cost);
+            }
+            token += depth + 1;
+            steps += 1;
+        }
+        assert!(steps < 600, "{steps} steps");
     }
 
     #[test]
