@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use flint_rt::engine::expectation::{DriveCost, HIT_RATES};
+use flint_rt::engine::drive_cost::DriveCost;
+use flint_rt::engine::hit_curve::HIT_RATES;
 use flint_rt::engine::simulate::curves::{SHARES, curve, largest_difference};
 use flint_rt::engine::simulate::table::{Row, Sweep, markdown, sweep};
 use flint_rt::engine::simulate::{CacheKind, TimeCost};

@@ -71,7 +71,7 @@ fn a_server_that_cannot_be_trusted_is_refused_with_the_reason() {
         assert_eq!(ran.stdout, "", "{what}");
         assert!(!home.store().exists(), "{what}");
         assert!(server.asked().is_empty(), "{what}: nothing was asked of it");
-        assert!(start.elapsed() < Duration::from_secs(5), "{what}: said at once");
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: not tried again");
     }
 }
 

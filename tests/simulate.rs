@@ -9,7 +9,7 @@ mod nano;
 use std::path::Path;
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::expectation::HIT_RATES;
+use flint_rt::engine::hit_curve::HIT_RATES;
 use flint_rt::engine::simulate::curves::{curve, hit_rate, largest_difference};
 use flint_rt::engine::simulate::{CacheKind, Prefetch, Rule, Setup, run};
 use flint_rt::expert::{Policy, RouteTrace};

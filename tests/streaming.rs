@@ -137,7 +137,7 @@ fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
     assert!(stats.read_bytes + 8 * 30_720 >= read * 30_720, "{stats:?}, {inflow:?}");
     let brought = inflow.demand_reads + inflow.host_hits + inflow.guesses_used + inflow.guesses_used_late;
     assert_eq!(stats.misses, brought, "every miss is read, or was read before: {stats:?}, {inflow:?}");
-    assert!(inflow.guesses_used > 0, "{inflow:?}");
+    assert!(inflow.guesses_used + inflow.guesses_used_late > 0, "{inflow:?}");
     assert!(
         small.plan().warnings.iter().any(|warning| warning.contains("fewer")),
         "a small pool is warned of"
@@ -180,13 +180,13 @@ fn host_memory_has_what_the_plan_says_and_saves_reads() {
     run(&mut none);
     let read = reads(&none);
     // Memory comes as it is made, so what is read before that is read once more.
-    for _ in 0..3 {
+    let mut reads_of_a_run = || {
+        let before = reads(&all);
         run(&mut all);
-    }
-    let before = reads(&all);
-    run(&mut all);
-    let kept = reads(&all) - before;
-    assert!(kept == 0 && read > 96, "{kept} reads with all in host memory, {read} without");
+        reads(&all) - before
+    };
+    assert!((0..20).any(|_| reads_of_a_run() == 0), "all in host memory, and experts are read");
+    assert!(read > 96, "{read} reads without host memory");
     // What cannot be had is refused before anything is taken.
     let error = refused(|options| {
         options.pool_slots = Some(4);
@@ -206,9 +206,17 @@ fn host_memory_comes_and_goes_while_tokens_are_made() {
         return skip_without_device();
     };
     let wanted = run(&mut engine);
-    assert!(run(&mut engine) == wanted, "memory has come meanwhile");
+    // Memory is made by a thread meanwhile.
+    let fill = |engine: &mut Engine| {
+        let is_full = (0..20).any(|_| {
+            assert!(run(engine) == wanted, "memory has come meanwhile");
+            engine.host_tier().kept > 60
+        });
+        assert!(is_full, "{:?}", engine.host_tier());
+    };
+    fill(&mut engine);
     let full = engine.host_tier();
-    assert!(full.kept > 60 && full.kept <= full.memory && full.allowed == 92, "{full:?}");
+    assert!(full.kept <= full.memory && full.allowed == 92, "{full:?}");
     for allowed in [40, 0, 92] {
         engine.keep_at_most(allowed);
         let shrunk = engine.host_tier();
@@ -222,7 +230,7 @@ fn host_memory_comes_and_goes_while_tokens_are_made() {
         let read = engine.stream_stats().read_bytes - read;
         assert!(allowed == 92 || read > 0, "what is not kept is read again");
     }
-    assert!(engine.host_tier().kept > 60, "{:?}", engine.host_tier());
+    fill(&mut engine);
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
 }
 

@@ -3,7 +3,7 @@
 use flint_rt::base::limits::READS_IN_FLIGHT_MAX;
 use flint_rt::disk::DriveModel;
 use flint_rt::disk::profile::DriveProfile;
-use flint_rt::engine::expectation::DriveCost;
+use flint_rt::engine::drive_cost::DriveCost;
 use flint_rt::store::Source;
 
 use super::simulate::drive_cost;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, DriveCost, StepCost, TokenCost};
+use flint_rt::engine::drive_cost::DriveCost;
+use flint_rt::engine::expectation::{DeviceCost, StepCost, TokenCost};
 use flint_rt::engine::rehearsal::Rehearsal;
 use flint_rt::engine::{Engine, EngineOptions};
 use flint_rt::gpu::DeviceKind;

@@ -1,7 +1,8 @@
 //! From what was measured to a [`Row`]. Pure but for the questions to an open engine.
 
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::{DeviceCost, Expectation, Hits, Routes, TokenCost};
+use flint_rt::engine::expectation::{DeviceCost, Expectation, TokenCost};
+use flint_rt::engine::hit_curve::{Hits, Routes};
 use flint_rt::engine::{Engine, SpeculateStats, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;

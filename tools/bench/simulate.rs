@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use flint_rt::base::limits::READS_IN_FLIGHT_MAX;
 use flint_rt::disk::DriveModel;
-use flint_rt::engine::expectation::DriveCost;
+use flint_rt::engine::drive_cost::DriveCost;
 use flint_rt::engine::simulate::TimeCost;
 use flint_rt::engine::simulate::curves::SHARES;
 use flint_rt::engine::simulate::table::{Row, Sweep as Table, markdown, sweep};

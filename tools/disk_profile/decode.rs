@@ -10,7 +10,7 @@ use std::time::Duration;
 use flint_rt::base::limits::READS_IN_FLIGHT_MAX;
 use flint_rt::disk::ReadPath;
 use flint_rt::disk::profile::{Pattern, ReadEngine};
-use flint_rt::engine::expectation::DriveCost;
+use flint_rt::engine::drive_cost::DriveCost;
 
 use super::Target;
 use super::rows::{Rows, Wanted, product_engine};

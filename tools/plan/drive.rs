@@ -9,7 +9,7 @@ use flint_rt::base::units::align_up;
 use flint_rt::base::volume::free_bytes;
 use flint_rt::disk::ReadPath;
 use flint_rt::disk::profile::{DriveProfile, FindingLevel};
-use flint_rt::engine::expectation::DriveCost;
+use flint_rt::engine::drive_cost::DriveCost;
 
 use crate::date;
 use crate::disk_profile::{self, Target};

@@ -14,9 +14,9 @@ mod report;
 use std::io::{self, Write};
 
 use flint_rt::base::host_memory::{Bound, HostRoom};
-use flint_rt::engine::expectation::{
-    DeviceCost, DriveCost, Expectation, Hits, Routes, StepCost, TokenCost, chunk_read_bytes,
-};
+use flint_rt::engine::drive_cost::DriveCost;
+use flint_rt::engine::expectation::{DeviceCost, Expectation, StepCost, TokenCost, chunk_read_bytes};
+use flint_rt::engine::hit_curve::{Hits, Routes};
 use flint_rt::engine::rehearsal::Rehearsal;
 use flint_rt::engine::survey::{Room, fit, open_gpu, plan_memory};
 use flint_rt::engine::{EngineError, EngineOptions, HostMemory, MemoryPlan};

@@ -6,7 +6,7 @@ use crate::base::host_memory::HostRoom;
 use crate::base::units::display_bytes;
 use crate::engine::EngineError;
 use crate::engine::host_budget::{HostInput, HostMemory, HostPlan};
-use crate::expert::streamer::slots_per_buffer;
+use crate::expert::slots_per_buffer;
 use crate::model::hparams::FlintConfig;
 use crate::model::kv_cache::cache_bytes;
 use crate::model::scratch::scratch_bytes;

@@ -19,6 +19,8 @@
 
 use std::fmt;
 
+use crate::engine::drive_cost::DriveCost;
+use crate::engine::hit_curve::Hits;
 use crate::engine::run_ahead::Submissions;
 use crate::gpu::DeviceKind;
 use crate::model::hparams::FlintConfig;
@@ -152,152 +154,6 @@ impl StepCost {
             guess_seconds: 0.0,
             is_measured: false,
         }
-    }
-}
-
-/// What a drive takes for records.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DriveCost {
-    /// Records asked for at once, and seconds until the last has come; ascending, at least one.
-    bursts: Vec<(u32, f64)>,
-    /// Bytes a second while many are under way.
-    steady_rate: f64,
-    record_bytes: u64,
-}
-
-impl DriveCost {
-    /// A drive of a steady `rate` in bytes a second, with a first answer after 100 us.
-    ///
-    /// # Panics
-    /// When the rate is not above 0.
-    pub fn assumed(rate: f64, record_bytes: u64) -> Self {
-        assert!(rate > 0.0, "a drive of {rate} B/s never answers");
-        Self { bursts: vec![(1, 100e-6 + record_bytes as f64 / rate)], steady_rate: rate, record_bytes }
-    }
-
-    /// As it was measured: bursts of so many records took so many seconds.
-    ///
-    /// # Panics
-    /// When there is no burst, or a number is not above 0.
-    pub fn measured(mut bursts: Vec<(u32, f64)>, steady_rate: f64, record_bytes: u64) -> Self {
-        assert!(!bursts.is_empty(), "a drive that was measured has an answer");
-        assert!(steady_rate > 0.0, "a drive of {steady_rate} B/s never answers");
-        assert!(bursts.iter().all(|&(count, s)| count > 0 && s > 0.0), "a burst of nothing: {bursts:?}");
-        bursts.sort_unstable_by_key(|&(count, _)| count);
-        // More records never take less: what says so is noise, and neighbours that say so get their mean.
-        let mut groups: Vec<(f64, usize)> = Vec::new();
-        for &(_, seconds) in &bursts {
-            let mut group = (seconds, 1);
-            while let Some((mean, count)) = groups.pop_if(|(mean, _)| *mean > group.0) {
-                let sum = mean * count as f64 + group.0 * group.1 as f64;
-                group = (sum / (count + group.1) as f64, count + group.1);
-            }
-            groups.push(group);
-        }
-        let smooth = groups.into_iter().flat_map(|(mean, count)| std::iter::repeat_n(mean, count));
-        bursts.iter_mut().zip(smooth).for_each(|(burst, seconds)| burst.1 = seconds);
-        Self { bursts, steady_rate, record_bytes }
-    }
-
-    /// Bytes of a record.
-    pub(super) fn record_bytes(&self) -> u64 {
-        self.record_bytes
-    }
-
-    /// Bytes a second while many records are under way.
-    pub fn steady_rate(&self) -> f64 {
-        self.steady_rate
-    }
-
-    /// Seconds until `count` records that are asked for at once have come.
-    pub fn burst_seconds(&self, count: u32) -> f64 {
-        if count == 0 {
-            return 0.0;
-        }
-        let above = self.bursts.partition_point(|&(have, _)| have < count);
-        match (above.checked_sub(1).map(|below| self.bursts[below]), self.bursts.get(above)) {
-            (_, Some(&(have, seconds))) if have == count => seconds,
-            (Some((low, low_s)), Some(&(high, high_s))) => {
-                low_s + (high_s - low_s) * f64::from(count - low) / f64::from(high - low)
-            }
-            (Some((low, low_s)), None) => {
-                low_s + f64::from(count - low) * self.record_bytes as f64 / self.steady_rate
-            }
-            (None, Some(&(_, high_s))) => high_s,
-            (None, None) => unreachable!("there is always a burst"),
-        }
-    }
-}
-
-/// Which recorded text a hit rate is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Routes {
-    /// The text whose picks are spread widest: source code.
-    Widest,
-    /// Three texts in turn.
-    Mixed,
-    /// The text whose picks repeat most: prose.
-    Narrowest,
-}
-
-/// Hit rates of a pool of the default policy, by simulation of recorded routes of a small model of this architecture (12 layers
-/// of 56 experts, 6 a token, cold start, three texts of 2,000 tokens): share of all experts in the pool, then code, all three
-/// texts in turn, prose. That model's training made its picks nearly uniform; larger models are usually more skewed, so the
-/// curve is rather low than high. `cargo bench --bench simulate -- --hit-rates` prints it anew, `tests/simulate.rs` holds it.
-pub const HIT_RATES: [(f64, [f64; 3]); 10] = [
-    (0.025, [0.043, 0.064, 0.097]),
-    (0.05, [0.093, 0.130, 0.189]),
-    (0.1, [0.173, 0.223, 0.309]),
-    (0.2, [0.313, 0.372, 0.482]),
-    (0.3, [0.438, 0.499, 0.615]),
-    (0.4, [0.549, 0.606, 0.718]),
-    (0.5, [0.650, 0.700, 0.803]),
-    (0.6, [0.742, 0.784, 0.872]),
-    (0.7, [0.827, 0.857, 0.923]),
-    (0.8, [0.900, 0.920, 0.962]),
-];
-
-/// The share of uses that would find their expert in a pool of `slots` of `expert_total` experts, by the recorded curve.
-///
-/// The default policy keeps the experts that are used often also in a pool smaller than what one token uses, so the share of
-/// all experts is all that counts.
-pub fn hit_rate(slots: u32, expert_total: u32, routes: Routes) -> f64 {
-    if slots >= expert_total {
-        return 1.0;
-    }
-    let x = f64::from(slots) / f64::from(expert_total);
-    let column = match routes {
-        Routes::Widest => 0,
-        Routes::Mixed => 1,
-        Routes::Narrowest => 2,
-    };
-    let (mut low, mut low_hits) = (0.0, 0.0);
-    let points = HIT_RATES.iter().map(|(share, hits)| (*share, hits[column]));
-    for (high, high_hits) in points.chain([(1.0, 1.0)]) {
-        if x <= high {
-            return low_hits + (high_hits - low_hits) * (x - low) / (high - low);
-        }
-        (low, low_hits) = (high, high_hits);
-    }
-    1.0
-}
-
-/// Shares of uses by where they find their expert; the rest is read.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Hits {
-    /// In a slot of the device.
-    pub device: f64,
-    /// In host memory, which has none that the device has.
-    pub host: f64,
-}
-
-impl Hits {
-    /// Of a pool of `slots` and `host_slots` in host memory, by the recorded curve: both together hold what a pool of their sum
-    /// would.
-    pub fn of(slots: u32, host_slots: u32, expert_total: u32, routes: Routes) -> Self {
-        let device = hit_rate(slots, expert_total, routes);
-        let both = hit_rate(slots.saturating_add(host_slots), expert_total, routes);
-        Self { device, host: both - device }
     }
 }
 
@@ -544,18 +400,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn pool_and_host_memory_together_hit_as_a_pool_of_both() {
-        let hits = Hits::of(1200, 2400, 12_032, Routes::Mixed);
-        assert_eq!(hits.device, hit_rate(1200, 12_032, Routes::Mixed));
-        assert!((hits.device + hits.host - hit_rate(3600, 12_032, Routes::Mixed)).abs() < 1e-12, "{hits:?}");
-        assert_eq!(
-            Hits::of(282, 12_032 - 282, 12_032, Routes::Widest).host,
-            1.0 - hit_rate(282, 12_032, Routes::Widest)
-        );
-        assert_eq!(Hits::of(282, 0, 12_032, Routes::Widest).host, 0.0);
-    }
-
     /// Tokens a second of the full model on an NVIDIA H200, whose drive gave 1.8 GB/s in that run.
     #[test]
     fn the_estimate_of_a_discrete_gpu_holds_what_was_measured_on_one() {
@@ -563,52 +407,6 @@ mod tests {
         for (hits, measured) in [(0.064, 2.85), (0.435, 4.11), (0.70, 6.85)] {
             let expected = Expectation::new(&FLINT, &gpu(), &drive, hits).tokens_a_second();
             assert!((expected / measured - 1.0).abs() < 0.15, "{hits}: {expected}, measured {measured}");
-        }
-    }
-
-    #[test]
-    fn bursts_are_met_between_and_beyond_what_was_measured() {
-        let drive = DriveCost::measured(vec![(4, 4e-3), (1, 1e-3), (6, 3e-3)], 1_966_080e3, 1_966_080);
-        let near = |count, wanted: f64| {
-            let found = drive.burst_seconds(count);
-            assert!((found - wanted).abs() < 1e-9, "{count}: {found}, wanted {wanted}");
-        };
-        near(0, 0.0);
-        near(1, 1e-3);
-        // Six took less than four did: noise, so both get the mean.
-        near(2, 1e-3 + 2.5e-3 / 3.0);
-        near(4, 3.5e-3);
-        near(6, 3.5e-3);
-        near(8, 5.5e-3);
-        let late = DriveCost::measured(vec![(4, 4e-3)], 1e9, 1_000_000);
-        assert_eq!(late.burst_seconds(1), 4e-3);
-    }
-
-    #[test]
-    fn the_curve_gives_back_what_was_recorded() {
-        for (share, hits) in HIT_RATES {
-            let slots = (share * 672.0_f64).round();
-            for (routes, wanted) in [Routes::Widest, Routes::Mixed, Routes::Narrowest].into_iter().zip(hits) {
-                #[allow(clippy::cast_possible_truncation, reason = "a share of 672")]
-                let found = hit_rate(slots as u32, 672, routes);
-                assert!((found - wanted).abs() < 0.005, "{share} {routes:?}: {found}, wanted {wanted}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_curve_rises_from_nothing_to_all() {
-        assert_eq!(hit_rate(0, 12_032, Routes::Mixed), 0.0);
-        assert!(
-            hit_rate(282, 12_032, Routes::Mixed) < 0.07,
-            "a token's picks of Flint are 2.3 % of all experts"
-        );
-        assert_eq!(hit_rate(12_032, 12_032, Routes::Widest), 1.0);
-        let mut last = 0.0;
-        for slots in 0..=12_032 {
-            let now = hit_rate(slots, 12_032, Routes::Mixed);
-            assert!((last..=1.0).contains(&now), "{slots}: {now} after {last}");
-            last = now;
         }
     }
 }

@@ -24,6 +24,10 @@ pub mod run_ahead;
 
 pub mod survey;
 
+pub mod drive_cost;
+
+pub mod hit_curve;
+
 pub mod expectation;
 
 pub mod simulate;

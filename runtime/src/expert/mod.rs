@@ -45,6 +45,8 @@ pub mod transport;
 
 pub mod inflow;
 
+mod slot_memory;
+
 pub mod streamer;
 
 pub mod host_pool;
@@ -63,7 +65,8 @@ pub use policy::Policy;
 pub use pool::ExpertSpace;
 pub use prefetch::PrefetchMode;
 pub use routes::{RouteError, RouteTrace};
+pub use slot_memory::{SlotMemory, slots_per_buffer};
 pub use staging::{HostPath, Staging};
-pub use streamer::{LayerUses, SlotMemory, StreamStats, Streamer};
+pub use streamer::{LayerUses, StreamStats, Streamer};
 pub use transport::{Move, Transport, TransportOptions, TransportReport};
 pub use watch::{Waits, Watch};

@@ -7,7 +7,7 @@
 //!   wanted the layer waits for its rest, otherwise for at most one piece of it.
 
 use crate::base::split_mix::SplitMix;
-use crate::engine::expectation::DriveCost;
+use crate::engine::drive_cost::DriveCost;
 use crate::engine::simulate::Outcome;
 use crate::engine::simulate::caches::Cache;
 use crate::expert::RouteTrace;

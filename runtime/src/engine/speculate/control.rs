@@ -418,8 +418,8 @@ mod tests {
                 control.note_drafted(4, depth, 0, Machine { a_draft: 2.0, ..SLOW }.cost(depth));
             }
         }
-        // A trial is two steps.
-        let pauses = trials.windows(2).map(|pair| pair[1] - pair[0]).filter(|&pause| pause > 3);
+        // A trial is two steps, with few tokens between.
+        let pauses = trials.windows(2).map(|pair| pair[1] - pair[0]).filter(|&pause| pause >= PAUSE_TOKENS);
         let pauses: Vec<u32> = pauses.collect();
         assert_eq!(pauses, [65, 129, 257, 513, 1025], "{trials:?}");
         // When it pays, it goes on.

@@ -8,25 +8,24 @@
 //!   so a demand waits for little that it did not ask for ([`Pace`]). A guess that fails is forgotten; a step
 //!   that wants the same expert reads it again and hears what is wrong. A slot with a read or a copy under way is nobody else's.
 
+mod arrivals;
+mod keeping;
+
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::base::events::Lane;
-use crate::base::ids::{ExpertKey, Span};
-use crate::base::region::HostBuffer;
-use crate::disk::{Completion, DiskError, Read};
-use crate::expert::check::{Check, Verdict};
+use crate::base::ids::ExpertKey;
+use crate::disk::{Completion, Read};
 use crate::expert::host_tier::{Claim, Found, HostSlot, HostTier};
 use crate::expert::pace::Pace;
 use crate::expert::parts_ahead::PartsAhead;
-use crate::expert::place::{MATRICES, PIECES_MAX, Place};
-use crate::expert::staging::Part;
-use crate::expert::sums::{Piece, Sums};
+use crate::expert::place::Place;
+use crate::expert::sums::Sums;
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Recorder, Ticket};
 use crate::store::Source;
+use arrivals::tag_of;
 
 /// What came of asking for an expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,144 +156,6 @@ impl Inflow {
         })
     }
 
-    /// How many experts may be kept, as far as there is memory for them.
-    pub(super) fn kept_allowed(&self) -> u32 {
-        self.kept_allowed
-    }
-
-    /// Slots that have memory beyond the ring's.
-    pub(super) fn kept_memory(&self) -> u32 {
-        self.tier.kept_max()
-    }
-
-    /// Experts that are kept.
-    pub(super) fn kept_count(&self) -> u32 {
-        self.tier.kept_count()
-    }
-
-    /// From now on at most `slots` experts are kept: memory beyond goes back to the system as far as nothing is under way in it,
-    /// the rest with a later call.
-    pub(super) fn allow_kept(&mut self, slots: u32) {
-        self.kept_allowed = slots.min(self.kept_capacity);
-        if self.take_back(false).is_err() {
-            // The device is lost; the next step says so.
-            return;
-        }
-        while self.wanted() == 0
-            && let Some(ahead) = &mut self.parts_ahead
-            && ahead.take().is_some()
-        {}
-        let mut at = self.parts.len();
-        while at > 0 && self.tier.kept_max() > self.kept_allowed {
-            at -= 1;
-            if self.parts[at].iter().all(|&slot| self.tier.is_idle(slot)) {
-                let part = self.parts.remove(at);
-                self.give_up(part);
-            }
-        }
-    }
-
-    fn give_up(&mut self, part: Vec<HostSlot>) {
-        let mut buffers = Vec::with_capacity(part.len() * self.pieces);
-        for slot in part {
-            self.tier.remove(slot);
-            buffers.extend(self.places[slot.0 as usize].give_buffers());
-        }
-        self.transport.shrink(buffers);
-    }
-
-    /// Experts that may be kept and have no memory yet.
-    fn wanted(&self) -> usize {
-        self.kept_allowed.saturating_sub(self.tier.kept_max()) as usize
-    }
-
-    /// Memory that was made ahead, or is being made, and that nothing is kept in yet.
-    pub(super) fn has_memory_ahead(&self) -> bool {
-        self.parts_ahead.as_ref().is_some_and(PartsAhead::has_asked)
-    }
-
-    /// Why no more memory was to be had, if it was refused.
-    pub(super) fn refused(&self) -> Option<&ExpertError> {
-        self.refused.as_ref()
-    }
-
-    /// Takes memory for some experts more, where that is allowed and some is ready, and has more made. Where none can be had no more
-    /// is asked for.
-    fn grow(&mut self) {
-        let wanted = self.wanted();
-        let Some(ahead) = &mut self.parts_ahead else { return };
-        match ahead.take() {
-            // What came too late to be allowed goes back at once.
-            Some(Ok(part)) if part.buffer_count() > wanted * self.pieces => {}
-            Some(Ok(part)) => self.adopt(part),
-            Some(Err(error)) => {
-                self.kept_allowed = self.tier.kept_max();
-                self.refused = Some(error);
-            }
-            None => {}
-        }
-        let buffers = self.wanted() * self.pieces;
-        if let Some(ahead) = &mut self.parts_ahead {
-            ahead.ask(buffers);
-        }
-    }
-
-    fn adopt(&mut self, part: Part) {
-        let mut buffers = self.transport.adopt(part);
-        let mut slots = Vec::with_capacity(buffers.len() / self.pieces);
-        while !buffers.is_empty() {
-            let slot = self.tier.add().expect("invariant: no more is taken than is wanted");
-            self.places[slot.0 as usize].take_buffers(self.pieces, &mut buffers);
-            slots.push(slot);
-        }
-        self.parts.push(slots);
-    }
-
-    /// The device gives `key` up. `Some` when its bytes are to be copied into a slot before they are overwritten; nothing where they
-    /// are here already, or are not kept. `is_worth_more` says whether the first of two is worth more than the second.
-    pub(super) fn keep(
-        &mut self,
-        key: ExpertKey,
-        is_worth_more: impl Fn(ExpertKey, ExpertKey) -> bool,
-    ) -> Option<HostSlot> {
-        if self.kept_capacity == 0 {
-            return None;
-        }
-        if self.tier.is_kept_full() {
-            self.grow();
-        }
-        if self.tier.is_kept_full() {
-            let oldest = self.tier.oldest_kept()?;
-            if !is_worth_more(key, oldest) {
-                // One that is worth much does not stand for ever before others that are worth little.
-                self.tier.renew_oldest_kept();
-                return None;
-            }
-        }
-        if self.tier.lookup(key).is_some() {
-            self.tier.keep(key);
-            return None;
-        }
-        let slot = self.tier.claim(key, Claim::Keep)?;
-        self.prepare(slot, key, false);
-        self.places[slot.0 as usize].is_written_by_device();
-        self.stats.kept += 1;
-        Some(slot)
-    }
-
-    /// Records the copy of a record that the device gives up, from `source` into the slot that [`Self::keep`] gave.
-    pub(super) fn record_keep(
-        &self,
-        recorder: &mut Recorder,
-        slot: HostSlot,
-        source: &Buffer,
-        source_offset_bytes: u64,
-    ) {
-        self.for_each_piece(slot, |target, offset_bytes, record_offset_bytes, len_bytes| {
-            recorder.copy(source, source_offset_bytes + record_offset_bytes, target, offset_bytes, len_bytes);
-        });
-    }
-
     /// Where the device finds the pieces of the record in `slot`: the buffer and the offset in it, the offset in the record, the length.
     fn for_each_piece(&self, slot: HostSlot, mut visit: impl FnMut(&Buffer, u64, u64, u64)) {
         let place = &self.places[slot.0 as usize];
@@ -303,14 +164,6 @@ impl Inflow {
             let buffer = buffer.as_ref().expect("invariant: what is held has its buffers");
             let (landed, offset_bytes) = self.transport.staging().land(buffer, range);
             visit(landed, offset_bytes, piece.record_offset_bytes, range.len() as u64);
-        }
-    }
-
-    /// The copies into `slots` end with the ticket; without one they were never submitted.
-    pub(super) fn kept(&mut self, slots: &[HostSlot], ticket: Option<Ticket>) {
-        match ticket {
-            Some(ticket) => self.lent.extend(slots.iter().map(|&slot| (ticket, slot))),
-            None => slots.iter().for_each(|&slot| self.tier.forget(slot)),
         }
     }
 
@@ -485,210 +338,6 @@ impl Inflow {
         }
     }
 
-    /// Takes in what has been read and summed; with `wait`, waits until something has: a read, as long as one is under way.
-    ///
-    /// # Errors
-    /// What happened to a read that a step waits for, or to the queue. What else is under way goes on.
-    pub(super) fn collect(&mut self, wait: bool) -> Result<(), ExpertError> {
-        if wait && self.transport.in_flight() == 0 {
-            return self.wait_for_sums();
-        }
-        let mut completions = std::mem::take(&mut self.completions);
-        let polled = self.transport.poll(wait, &mut completions);
-        self.take_in(completions, polled)
-    }
-
-    /// As [`Self::collect`] that waits for a read, for one who waits for something else as well: it is not counted as a wait for reads.
-    ///
-    /// # Errors
-    /// As [`Self::collect`].
-    pub(super) fn collect_quietly(&mut self) -> Result<(), ExpertError> {
-        let mut completions = std::mem::take(&mut self.completions);
-        let polled = self.transport.poll_quietly(&mut completions);
-        self.take_in(completions, polled)
-    }
-
-    /// Waits until something more has been summed, if there is anything to be.
-    ///
-    /// # Errors
-    /// As [`Self::collect`].
-    pub(super) fn wait_for_sums(&mut self) -> Result<(), ExpertError> {
-        let mut sums = std::mem::take(&mut self.sums);
-        self.transport.checker().wait(&mut sums);
-        self.note_sums(sums);
-        self.settle()
-    }
-
-    /// Whether something is being summed.
-    pub(super) fn is_summing(&mut self) -> bool {
-        self.transport.checker().outstanding() > 0
-    }
-
-    fn take_in(
-        &mut self,
-        mut completions: Vec<Completion>,
-        polled: Result<(), DiskError>,
-    ) -> Result<(), ExpertError> {
-        for Completion { tag, buffer, result } in completions.drain(..) {
-            let (slot, piece) = of_tag(tag);
-            self.arrive(slot, piece, buffer, result.map_err(ExpertError::from));
-        }
-        self.completions = completions;
-        let mut sums = std::mem::take(&mut self.sums);
-        self.transport.checker().take(&mut sums);
-        self.note_sums(sums);
-        // The drive goes on while what it gave is looked at.
-        self.begin_reads();
-        let settled = self.settle();
-        polled?;
-        settled
-    }
-
-    /// Takes in one piece.
-    fn arrive(
-        &mut self,
-        slot: HostSlot,
-        piece: usize,
-        buffer: HostBuffer,
-        result: Result<Range<usize>, ExpertError>,
-    ) {
-        let place = &mut self.places[slot.0 as usize];
-        let pieces = place.pieces.expect("invariant: what is read has pieces");
-        let (begun, was_guess) = place.begun[piece].take().expect("invariant: what ends has begun");
-        let now = Instant::now();
-        self.pace.ended(pieces[piece].span.len_bytes, was_guess, now);
-        place.buffers[piece] = Some(Arc::new(buffer));
-        place.to_land -= 1;
-        match result {
-            Ok(range) => {
-                if let Some(key) = place.key {
-                    let bytes = range.len() as u64;
-                    self.stats.read_bytes += bytes;
-                    let watch = self.transport.watch();
-                    watch.log.add(Lane::Drive, "read", Some(key.layer.0), bytes, begun, now);
-                }
-                place.ranges[piece] = range;
-                self.have_summed(slot, piece);
-            }
-            Err(error) => {
-                place.failure.get_or_insert(error);
-                self.settled.push(slot);
-            }
-        }
-    }
-
-    /// Has a piece summed, where there is something to compare it with. A GGUF in place has no checksums.
-    fn have_summed(&mut self, slot: HostSlot, piece: usize) {
-        let place = &self.places[slot.0 as usize];
-        let pieces = place.pieces.expect("invariant: what has landed has pieces");
-        if !self.transport.checker().is_on() || place.key.is_none() || place.failure.is_some() {
-            self.settled.push(slot);
-            return;
-        }
-        let range = place.ranges[piece].clone();
-        let matrices = if pieces.len() == MATRICES {
-            [range, 0..0, 0..0]
-        } else {
-            self.source.record().matrix_ranges().map(|(offset_bytes, len_bytes)| {
-                let number = |bytes: u64| usize::try_from(bytes).expect("invariant: a record is below 4 GiB");
-                let begin = range.start + number(offset_bytes);
-                begin..begin + number(len_bytes)
-            })
-        };
-        let buffer = place.buffers[piece].clone().expect("invariant: it has landed");
-        let job = Piece { tag: tag_of(slot, piece), buffer, matrices };
-        if let Some(sums) = self.transport.checker().sum(job, place.is_wanted) {
-            self.note_sums(vec![sums]);
-        }
-    }
-
-    fn note_sums(&mut self, mut sums: Vec<Sums>) {
-        for Sums { tag, sums, .. } in sums.drain(..) {
-            let (slot, piece) = of_tag(tag);
-            let place = &mut self.places[slot.0 as usize];
-            match place.pieces.expect("invariant: what is summed has pieces").len() {
-                MATRICES => place.sums[piece] = sums[0],
-                _ => place.sums = sums,
-            }
-            self.settled.push(slot);
-        }
-        self.sums = sums;
-    }
-
-    /// Counts what has settled. Records of which all pieces have are done, or are read once more where they are wrong.
-    fn settle(&mut self) -> Result<(), ExpertError> {
-        let mut failure = None;
-        let mut settled = std::mem::take(&mut self.settled);
-        for slot in settled.drain(..) {
-            let place = &mut self.places[slot.0 as usize];
-            place.to_settle -= 1;
-            if place.to_settle == 0
-                && let Err(error) = self.conclude(slot)
-            {
-                failure.get_or_insert(error);
-            }
-        }
-        self.settled = settled;
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// All that there is to know of a record in `slot` is known.
-    ///
-    /// # Errors
-    /// What is wrong with a record that a step waits for.
-    fn conclude(&mut self, slot: HostSlot) -> Result<(), ExpertError> {
-        let place = &mut self.places[slot.0 as usize];
-        let key = place.key.expect("invariant: what is read has a name");
-        let pieces = place.pieces.expect("invariant: what is read has pieces");
-        let checker = self.transport.checker();
-        if place.failure.is_none() && checker.is_on() && checker.judge(key, place.sums) == Verdict::Wrong {
-            let is_second_read = place.is_second_read;
-            if is_second_read {
-                let len_bytes = pieces.iter().map(|piece| piece.span.len_bytes).sum();
-                let span = Span { len_bytes, ..pieces[0].span };
-                place.failure = Some(checker.damaged(&Check::Record(key), span));
-            } else {
-                // The drive, or the way from it, may have been wrong this once.
-                checker.note_second_read();
-                place.is_second_read = true;
-            }
-            // Nobody uses the copy of what is wrong; but it reads the memory that is to be read into.
-            let early_copy = place.early_copy.take();
-            let waited = early_copy.map_or(Ok(()), |ticket| self.transport.wait_copy(ticket));
-            let place = &mut self.places[slot.0 as usize];
-            match waited {
-                Err(error) => place.failure = Some(error),
-                Ok(()) if is_second_read => {}
-                Ok(()) => {
-                    place.begin_again();
-                    match self.tier.is_unwanted_guess(slot) {
-                        true => self.guesses.push_back(slot),
-                        false => self.demand.push_back(slot),
-                    }
-                    return Ok(());
-                }
-            }
-        }
-        let place = &mut self.places[slot.0 as usize];
-        match place.failure.take() {
-            None => {
-                self.tier.landed(slot);
-                if let Some(ticket) = place.early_copy.take() {
-                    self.tier.lend(slot);
-                    self.lent.push_back((ticket, slot));
-                }
-                Ok(())
-            }
-            Some(error) => {
-                place.key = None;
-                self.tier.failed(slot);
-                // Whoever wants it later reads it again, and hears of it then.
-                let is_heard = place.is_wanted && !matches!(error, ExpertError::Abandoned);
-                if is_heard { Err(error) } else { Ok(()) }
-            }
-        }
-    }
-
     /// No step waits for anything any more: what has not begun is not read, and what is being read counts as a guess that fails
     /// in silence.
     pub(super) fn abandon(&mut self) {
@@ -776,15 +425,4 @@ impl Inflow {
         }
         Ok(())
     }
-}
-
-/// The number of a piece on its way into a slot.
-fn tag_of(slot: HostSlot, piece: usize) -> u64 {
-    u64::from(slot.0) * PIECES_MAX as u64 + piece as u64
-}
-
-fn of_tag(tag: u64) -> (HostSlot, usize) {
-    let slot = u32::try_from(tag / PIECES_MAX as u64).expect("invariant: tags are made of slots");
-    let piece = usize::try_from(tag % PIECES_MAX as u64).expect("invariant: at most PIECES_MAX");
-    (HostSlot(slot), piece)
 }
