@@ -92,12 +92,12 @@ impl<'a> Kernels<'a> {
         Ok(Self { bench, device, clock, model, fastest })
     }
 
-    /// Measures one recording that moves `bytes`.
-    fn case(&mut self, name: &str, bytes: u64, commands: &Commands) {
+    /// Measures one recording that does `work`.
+    fn case(&mut self, name: &str, work: Work, commands: &Commands) {
         let (clock, fastest) = (&self.clock, &self.fastest);
         let run = |iterations| clock.run(&fastest.commands, iterations).expect("the device works");
         let limit = Limit { name: fastest.name, work: Work::Bytes(fastest.bytes), run };
-        self.bench.case("kernels", name, Work::Bytes(bytes), limit, |iterations| {
+        self.bench.case("kernels", name, work, limit, |iterations| {
             clock.run(commands, iterations).expect("the device works")
         });
     }
@@ -111,6 +111,18 @@ impl<'a> Kernels<'a> {
         make: impl Fn(&Model<'a>, usize) -> Result<K, GpuError>,
         record: impl Fn(&K, &mut flint_rt::gpu::Recorder),
     ) -> Result<(), GpuError> {
+        self.repeated_work(name, Work::Bytes(bytes), count, make, record)
+    }
+
+    /// Measures `count` of a kernel, each of which does `work`.
+    fn repeated_work<K>(
+        &mut self,
+        name: &str,
+        work: Work,
+        count: usize,
+        make: impl Fn(&Model<'a>, usize) -> Result<K, GpuError>,
+        record: impl Fn(&K, &mut flint_rt::gpu::Recorder),
+    ) -> Result<(), GpuError> {
         let kernels: Vec<K> = (0..count).map(|copy| make(&self.model, copy)).collect::<Result<_, _>>()?;
         let commands = self.clock.timed(|recorder| {
             for kernel in &kernels {
@@ -118,7 +130,7 @@ impl<'a> Kernels<'a> {
                 recorder.barrier();
             }
         })?;
-        self.case(name, bytes * count as u64, &commands);
+        self.case(name, work.times(count as u64), &commands);
         Ok(())
     }
 }
@@ -327,42 +339,79 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
     )
 }
 
-/// Matrix products over the tokens of a prompt: what a wider tile makes of a weight that is read once.
+/// Matrix products over the tokens of a prompt, at every shape that there is; arithmetic is their limit.
 fn prompt(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
     let shape = kernels.model.shape;
+    let (embed, q_dim, tokens) = (shape.embed, shape.q_dim(), kernels.model.prompt_tokens);
+    println!("products of prompts: {}\n", kernels.model.prompt_form());
+    let flops = |rows: u32, columns: u32, count: u32| {
+        Work::Flops(2 * u64::from(rows) * u64::from(columns) * u64::from(count))
+    };
+    for (name, rows, columns) in [
+        ("matmul q, 4096 x 2048", q_dim, embed),
+        ("matmul k or v, 512 x 2048", shape.kv_dim(), embed),
+        ("matmul o, 2048 x 4096", embed, q_dim),
+        ("matmul lead down, 2048 x 6144", embed, shape.ffn),
+        ("matmul shared down, 2048 x 1024", embed, shape.shared_ffn),
+    ] {
+        let weights = Repeated::matrices(kernels.device, rows, columns)?;
+        kernels.repeated_work(
+            &format!("prompt of {tokens}: {name}"),
+            flops(rows, columns, tokens),
+            weights.count(),
+            |model, copy| {
+                let buffers = &model.buffers;
+                Matmul::new(&model.many(), &buffers.wide_in, &weights.matrix(copy), &buffers.wide_out, false)
+            },
+            |kernel, recorder| kernel.record(recorder, tokens),
+        )?;
+    }
+    for (name, rows) in
+        [("gate_up lead, 2 x 6144 x 2048", shape.ffn), ("gate_up shared, 2 x 1024 x 2048", shape.shared_ffn)]
+    {
+        let gates = Repeated::matrices(kernels.device, rows, embed)?;
+        let ups = Repeated::matrices(kernels.device, rows, embed)?;
+        kernels.repeated_work(
+            &format!("prompt of {tokens}: {name}"),
+            flops(2 * rows, embed, tokens),
+            gates.count(),
+            |model, copy| {
+                let buffers = &model.buffers;
+                let (gate, up) = (gates.matrix(copy), ups.matrix(copy));
+                GateUp::new(&model.many(), &buffers.wide_in, &gate, &up, &buffers.wide_out)
+            },
+            |kernel, recorder| kernel.record(recorder, tokens),
+        )?;
+    }
+    prompt_experts(kernels)
+}
+
+/// The experts of a prompt, each with as many pairs as a tile has columns.
+fn prompt_experts(kernels: &mut Kernels<'_>) -> Result<(), GpuError> {
+    let shape = kernels.model.shape;
     let (embed, ffn, tokens) = (shape.embed, shape.expert_ffn, kernels.model.prompt_tokens);
-    let weights = Repeated::matrices(kernels.device, shape.q_dim(), embed)?;
-    kernels.repeated(
-        &format!("prompt of {tokens}: matmul q"),
-        weights.bytes,
-        weights.count(),
-        |model, copy| {
-            let buffers = &model.buffers;
-            Matmul::new(&model.many(), &buffers.wide_in, &weights.matrix(copy), &buffers.wide_out, false)
-        },
-        |kernel, recorder| kernel.record(recorder, tokens),
-    )?;
     let picks = Repeated::experts(kernels.device, &kernels.model, tokens)?;
-    let (tiles, experts) = (picks.tiles_each, u64::from(picks.experts_each));
+    let (tiles, experts, width) = (picks.tiles_each, picks.experts_each, picks.pairs_a_tile);
+    let flops = 2 * u64::from(tokens * shape.experts_used) * u64::from(ffn) * u64::from(embed);
     let hidden = kernels.model.buffers.expert_hidden.clone();
-    kernels.repeated(
+    kernels.repeated_work(
         &format!("prompt of {tokens}: expert_gate_up, {experts} experts"),
-        experts * 2 * shape.expert_matrix_bytes(),
+        Work::Flops(2 * flops),
         picks.tiles.len(),
         |model, copy| {
             let x = &model.buffers.wide_in;
             ExpertGateUp::new(&model.many(), x, &picks.tiles[copy], &hidden, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record(recorder, Rows::Many(tokens), 0, tiles),
+        |kernel, recorder| kernel.record(recorder, Rows::Many(width), 0, tiles),
     )?;
-    kernels.repeated(
+    kernels.repeated_work(
         &format!("prompt of {tokens}: expert_down, {experts} experts"),
-        experts * shape.expert_matrix_bytes(),
+        Work::Flops(flops),
         picks.tiles.len(),
         |model, copy| {
             let rows = &model.buffers.expert_rows;
             ExpertDown::new(&model.many(), &hidden, &picks.tiles[copy], rows, &picks.pool, ffn, embed)
         },
-        |kernel, recorder| kernel.record(recorder, Rows::Many(tokens), 0, tiles),
+        |kernel, recorder| kernel.record(recorder, Rows::Many(width), 0, tiles),
     )
 }

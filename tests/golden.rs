@@ -7,6 +7,7 @@
 mod nano;
 
 use flint_rt::engine::Session;
+use flint_rt::kernels::{ManyForm, Tuning};
 use flint_rt::model::Want;
 use nano::{Collected, Prompt, Vectors, open_nano, skip_without_device};
 
@@ -65,6 +66,31 @@ fn every_prompt_in_one_chunk() {
 #[test]
 fn every_prompt_in_chunks_of_64() {
     check_all(64);
+}
+
+/// The forms of a prompt's products, whichever of them the device takes by itself, in chunks with a last one that is short.
+#[test]
+fn every_prompt_by_every_form_of_products() {
+    let Some(engine) = open_nano(|_| {}) else { return skip_without_device() };
+    let info = engine.gpu().info().clone();
+    drop(engine);
+    let vectors = Vectors::read();
+    for form in [ManyForm::Registers, ManyForm::Tiles, ManyForm::CooperativeMatrix] {
+        if form == ManyForm::CooperativeMatrix && info.matrix.is_none() {
+            println!("SKIPPED: the device has no cooperative matrices");
+            continue;
+        }
+        let opened = open_nano(|options| {
+            options.prefill_chunk = Some(72);
+            options.tuning = Some(Tuning::for_gpu(&info, Some(form)));
+        });
+        let mut engine = opened.expect("the device opened before");
+        let mut session = engine.session().expect("a session");
+        for prompt in &vectors.prompts {
+            check_prompt(&mut engine, &mut session, prompt, &vectors);
+        }
+        assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers, {form}");
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn resident_kib(server: &Server) -> u64 {
 
 #[test]
 fn memory_is_given_back_when_nobody_asks_and_the_next_request_has_it_again() {
-    let args = ["--idle-release", "1", "--ping", "1"];
+    let args = ["--idle-release", "2", "--ping", "1"];
     let test = "memory_is_given_back_when_nobody_asks_and_the_next_request_has_it_again";
     let Some(server) = Server::start(test, &args) else { return };
     let client = server.client;
@@ -178,7 +178,11 @@ fn memory_is_given_back_when_nobody_asks_and_the_next_request_has_it_again() {
             answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
         };
         assert_eq!(first["choices"][0]["message"]["content"], again);
-        assert!(client.get("/metrics").body.contains("flint_rt_engine_open 1"));
+        // Where two seconds have passed meanwhile, it has been given back once more.
+        let metrics = client.get("/metrics").body;
+        let is_open = metrics.contains("flint_rt_engine_open 1");
+        let was_open = metrics.contains(&format!("flint_rt_engine_releases_total {}", round + 1));
+        assert!(is_open || was_open, "{metrics}");
     }
     let (code, said) = server.end("-TERM");
     assert_eq!(code, Some(0), "{said}");
@@ -194,7 +198,7 @@ fn a_released_server_stops_at_once() {
     let begin = Instant::now();
     let (code, said) = server.end("-TERM");
     assert_eq!(code, Some(0), "{said}");
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
 }
 
 #[test]

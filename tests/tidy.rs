@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use flint_shaders::layout::base_kernel;
+
 /// What each station of `runtime/src` may import beside itself.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("base", &[]),
@@ -205,8 +207,10 @@ fn every_kernel_stands_four_times() {
         if !declared.contains(&format!("{constant} = \"{name}\"")) {
             faults.push(format!("{file}: not declared in shaders/src/kernels.rs"));
         }
-        if !twins.contains(&format!("pub fn {name}(")) && !twins.contains(&format!("pub fn {name}_final(")) {
-            faults.push(format!("{file}: no twin `pub fn {name}` in shaders/src/reference"));
+        // The forms of a product share its twin.
+        let twin = base_kernel(&name);
+        if !twins.contains(&format!("pub fn {twin}(")) && !twins.contains(&format!("pub fn {twin}_final(")) {
+            faults.push(format!("{file}: no twin `pub fn {twin}` in shaders/src/reference"));
         }
         if !has_word(&wrappers, &constant) {
             faults.push(format!("{file}: no wrapper in runtime/src/kernels names {constant}"));

@@ -55,6 +55,7 @@ pub(crate) fn as_json(device: &DeviceInfo) -> Value {
         "subgroup_size": device.subgroup_size,
         "subgroup_min": device.subgroup_min,
         "subgroup_max": device.subgroup_max,
+        "cooperative_matrix": device.matrix.map(|matrix| [matrix.m, matrix.n, matrix.k]),
         "storage_range": device.limits.storage_range,
         "import_alignment": device.limits.import_alignment,
         "heaps": heaps.collect::<Vec<_>>(),

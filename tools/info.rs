@@ -75,6 +75,7 @@ pub(crate) fn run(args: &InfoArgs) -> Outcome {
             "device": survey.map(|survey| devices::as_json(survey.gpu.info())),
             "memory": survey.and_then(|survey| survey.plan.as_ref().ok()).map(plan_json),
             "paths": survey.and_then(|survey| survey.paths.as_ref().ok()).map(paths_json),
+            "prompt_kernels": survey.map(|survey| survey.prompt_form.name()),
         });
         writeln!(stdout, "{document:#}")?;
     } else {
@@ -446,6 +447,7 @@ fn survey_text(survey: &Survey) -> String {
             let _ = writeln!(text, "  warning: {warning}");
         }
     }
+    let _ = writeln!(text, "prompts\n  {:<16} {}", "products", survey.prompt_form);
     let Ok(paths) = &survey.paths else { return text };
     text.push_str("paths\n");
     let mut line = |what: &str, value: &str| {

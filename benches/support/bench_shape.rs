@@ -5,8 +5,8 @@
 
 use flint_rt::gpu::{Buffer, GpuError};
 use flint_rt::kernels::{
-    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, Matrix, MatrixPiece, Pipelines,
-    TileBuffers, Tuning,
+    Argmax, Attention, AttentionShape, Binder, ExpertPool, KernelShape, ManyForm, Matrix, MatrixPiece,
+    Pipelines, TileBuffers, Tuning,
 };
 use flint_rt::model::hparams::FlintConfig;
 
@@ -118,14 +118,18 @@ impl<'a> Model<'a> {
             vocabulary: if is_software { 150_144 / 16 } else { 150_144 },
             context: if is_software { 1024 } else { 4096 },
         };
-        let prompt_tokens = if is_software { 16 } else { 256 };
+        let prompt_tokens = if is_software { 16 } else { 2048 };
         let compiled = KernelShape {
             head_dim: shape.head_dim,
             group: shape.heads / shape.kv_heads,
             expert_count: shape.experts,
             experts_used: shape.experts_used,
         };
-        let pipelines = Pipelines::new(&device.gpu, compiled, Tuning::for_device(device.gpu.info().kind))?;
+        let pipelines = Pipelines::new(
+            &device.gpu,
+            compiled,
+            Tuning::for_gpu(device.gpu.info(), ManyForm::from_environment()?),
+        )?;
         let buffers = Buffers::new(device, &pipelines, &shape, prompt_tokens)?;
         Ok(Self { device, shape, prompt_tokens, pipelines, buffers })
     }
@@ -138,6 +142,11 @@ impl<'a> Model<'a> {
     /// What kernels of a prompt are bound with.
     pub(crate) fn many(&self) -> Binder<'_> {
         self.binder(&self.buffers.control_many, self.prompt_tokens)
+    }
+
+    /// How products of prompts are computed: what suits the device, or what `FLINT_RT_PROMPT_KERNELS` names.
+    pub(crate) fn prompt_form(&self) -> ManyForm {
+        self.pipelines.tuning().many.form
     }
 
     fn binder<'b>(&'b self, control: &'b Buffer, tokens_max: u32) -> Binder<'b> {
@@ -212,6 +221,8 @@ pub(crate) struct Experts {
     pub(crate) tiles_each: u32,
     /// Experts of one run.
     pub(crate) experts_each: u32,
+    /// Pairs of a tile, but of the last.
+    pub(crate) pairs_a_tile: u32,
 }
 
 impl Repeated {
@@ -251,7 +262,9 @@ impl Repeated {
     /// has picks of, each by as many tokens as a tile holds.
     pub(crate) fn experts(device: &Device, model: &Model<'_>, tokens: u32) -> Result<Experts, GpuError> {
         let shape = &model.shape;
-        let per_tile = if tokens == 1 { 1 } else { model.pipelines.tuning().tokens_many };
+        let tuning = model.pipelines.tuning();
+        let per_tile =
+            if tokens == 1 { 1 } else { tuning.tile_pairs(tokens, shape.experts_used, shape.experts) };
         let pairs = tokens * shape.experts_used;
         let tiles_each = pairs.div_ceil(per_tile);
         let experts_each = tiles_each.min(shape.experts);
@@ -281,6 +294,6 @@ impl Repeated {
             })
         };
         let tiles = (0..runs).map(tiles).collect::<Result<_, GpuError>>()?;
-        Ok(Experts { pool, tiles, tiles_each, experts_each })
+        Ok(Experts { pool, tiles, tiles_each, experts_each, pairs_a_tile: per_tile })
     }
 }

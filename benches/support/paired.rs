@@ -10,18 +10,30 @@ use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
 
 /// What one iteration does.
 #[derive(Clone, Copy)]
-#[allow(dead_code, reason = "no bench needs both")]
+#[allow(dead_code, reason = "no bench needs all")]
 pub(crate) enum Work {
     /// So many bytes: a rate in GB/s.
     Bytes(u64),
     /// So many things of this name: nanoseconds each.
     Things(u64, &'static str),
+    /// So many floating-point operations: a rate in GFLOP/s, of which bytes are no limit.
+    Flops(u64),
 }
 
 impl Work {
     fn count(self) -> f64 {
-        let (Self::Bytes(count) | Self::Things(count, _)) = self;
+        let (Self::Bytes(count) | Self::Things(count, _) | Self::Flops(count)) = self;
         count as f64
+    }
+
+    /// The same, `times` times.
+    #[allow(dead_code, reason = "few benches repeat")]
+    pub(crate) fn times(self, times: u64) -> Self {
+        match self {
+            Self::Bytes(count) => Self::Bytes(count * times),
+            Self::Things(count, name) => Self::Things(count * times, name),
+            Self::Flops(count) => Self::Flops(count * times),
+        }
     }
 
     /// So much in a second, in words.
@@ -30,6 +42,7 @@ impl Work {
             Self::Bytes(_) if a_second < 1e8 => format!("{:.1} MB/s", a_second / 1e6),
             Self::Bytes(_) => format!("{:.3} GB/s", a_second / 1e9),
             Self::Things(_, name) => format!("{:.1} ns a {name}", 1e9 / a_second),
+            Self::Flops(_) => format!("{:.1} GFLOP/s", a_second / 1e9),
         }
     }
 }
@@ -75,7 +88,7 @@ impl Bench {
         let mut criterion_group = self.criterion.benchmark_group(group);
         criterion_group.sampling_mode(SamplingMode::Flat).throughput(match work {
             Work::Bytes(bytes) => Throughput::BytesDecimal(bytes),
-            Work::Things(count, _) => Throughput::Elements(count),
+            Work::Things(count, _) | Work::Flops(count) => Throughput::Elements(count),
         });
         criterion_group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter_custom(|iterations| {
@@ -103,6 +116,10 @@ impl Bench {
         }
         let of = |pick: fn(&(u64, f64, f64)) -> f64| Spread::of(pairs.iter().map(pick).collect());
         let (rate, bound, share) = (of(|pair| pair.1), of(|pair| pair.2), of(|pair| pair.1 / pair.2));
+        if let Work::Flops(_) = work {
+            println!("{:24}{}\n", "", work.words(rate.median));
+            return;
+        }
         println!(
             "{:24}{}; limit {}: {}; share {} ({} to {})\n",
             "",

@@ -37,8 +37,18 @@ kernels! {
     RMS_NORM = "rms_norm", RmsNormPush, [1; 4], [];
     /// Bindings: control, x, words, y.
     MATMUL = "matmul", MatmulPush, [1; 4], ["ROWS", "TOKENS", "ADD"];
+    /// [`MATMUL`] for many rows by cooperative matrices.
+    MATMUL_MATRIX = "matmul_matrix", MatmulPush, [1; 4],
+        ["ROWS", "TOKENS", "DEPTH", "ROW_PARTS", "MATRIX_M", "MATRIX_N", "MATRIX_K", "ADD"];
+    /// [`MATMUL`] for many rows by shared memory.
+    MATMUL_TILES = "matmul_tiles", MatmulPush, [1; 4], ["ROWS", "TOKENS", "DEPTH", "LANE_ROWS", "LANE_TOKENS", "ADD"];
     /// Bindings: control, x, gate, up, h.
     GATE_UP = "gate_up", GateUpPush, [1; 5], ["ROWS", "TOKENS"];
+    /// [`GATE_UP`] for many rows by cooperative matrices.
+    GATE_UP_MATRIX = "gate_up_matrix", GateUpPush, [1; 5],
+        ["ROWS", "TOKENS", "DEPTH", "ROW_PARTS", "MATRIX_M", "MATRIX_N", "MATRIX_K"];
+    /// [`GATE_UP`] for many rows by shared memory.
+    GATE_UP_TILES = "gate_up_tiles", GateUpPush, [1; 5], ["ROWS", "TOKENS", "DEPTH", "LANE_ROWS", "LANE_TOKENS"];
     /// Bindings: control, q, k, v, q_norm, k_norm, angles, k_cache, v_cache.
     ROPE = "rope", RopePush, [1; 9], [];
     /// Bindings: control, q, k_cache, v_cache, partial.
@@ -53,8 +63,20 @@ kernels! {
     FORCE_ROUTES = "force_routes", ForceRoutesPush, [1; 3], ["EXPERTS_USED"];
     /// Bindings: control, x, tiles, pairs, h, pool.
     EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
+    /// [`EXPERT_GATE_UP`] for many pairs by cooperative matrices.
+    EXPERT_GATE_UP_MATRIX = "expert_gate_up_matrix", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS],
+        ["ROWS", "TOKENS", "DEPTH", "ROW_PARTS", "MATRIX_M", "MATRIX_N", "MATRIX_K"];
+    /// [`EXPERT_GATE_UP`] for many pairs by shared memory.
+    EXPERT_GATE_UP_TILES = "expert_gate_up_tiles", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS],
+        ["ROWS", "TOKENS", "DEPTH", "LANE_ROWS", "LANE_TOKENS"];
     /// Bindings: control, h, tiles, pairs, y, pool.
     EXPERT_DOWN = "expert_down", ExpertDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
+    /// [`EXPERT_DOWN`] for many pairs by cooperative matrices.
+    EXPERT_DOWN_MATRIX = "expert_down_matrix", ExpertDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS],
+        ["ROWS", "TOKENS", "DEPTH", "ROW_PARTS", "MATRIX_M", "MATRIX_N", "MATRIX_K"];
+    /// [`EXPERT_DOWN`] for many pairs by shared memory.
+    EXPERT_DOWN_TILES = "expert_down_tiles", ExpertDownPush, [1, 1, 1, 1, 1, POOL_BUFFERS],
+        ["ROWS", "TOKENS", "DEPTH", "LANE_ROWS", "LANE_TOKENS"];
     /// Bindings: control, routes, y, shared, x.
     COMBINE = "combine", CombinePush, [1; 5], [];
     /// Bindings: control, source, partial, result.

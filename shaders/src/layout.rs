@@ -325,9 +325,18 @@ push_blocks! {
     }
 }
 
+/// How the name of a form for many rows ends: the same product by other means, with the push-constant block and the twin of the
+/// kernel whose name stands before the ending.
+pub const FORM_ENDINGS: [&str; 2] = ["_matrix", "_tiles"];
+
+/// The kernel that `kernel` is a form of, or itself.
+pub fn base_kernel(kernel: &str) -> &str {
+    FORM_ENDINGS.iter().find_map(|ending| kernel.strip_suffix(ending)).unwrap_or(kernel)
+}
+
 /// The block of one kernel; `None` for a name that is no kernel.
 pub fn push_block(kernel: &str) -> Option<&'static PushBlock> {
-    PUSH_BLOCKS.iter().find(|block| block.kernel == kernel)
+    PUSH_BLOCKS.iter().find(|block| block.kernel == base_kernel(kernel))
 }
 
 #[cfg(test)]
@@ -349,6 +358,14 @@ mod tests {
                 .collect();
             assert_eq!(block.name, name, "{}", block.kernel);
         }
+    }
+
+    #[test]
+    fn a_form_has_the_block_of_its_kernel() {
+        assert_eq!(push_block("expert_down_matrix").map(|block| block.name), Some("ExpertDownPush"));
+        assert_eq!(push_block("gate_up_tiles").map(|block| block.kernel), Some("gate_up"));
+        assert_eq!(base_kernel("router"), "router");
+        assert_eq!(push_block("matmul_other"), None);
     }
 
     #[test]

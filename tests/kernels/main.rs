@@ -14,6 +14,7 @@ mod combine;
 mod embed;
 mod expert;
 mod linear;
+mod many;
 mod norm;
 mod rope;
 mod router;

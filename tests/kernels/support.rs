@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use flint_rt::gpu::{Buffer, Gpu, GpuError, GpuOptions, Pipeline, Placement};
+use flint_rt::gpu::{Buffer, Gpu, GpuError, GpuOptions, MatrixShape, Pipeline, Placement};
 use flint_shaders::Kernel;
 use flint_shaders::reference::Control;
 
@@ -73,6 +73,11 @@ impl Device {
     /// Whether the device is a driver that computes on the CPU.
     pub(crate) fn is_software(&self) -> bool {
         self.gpu.info().is_software()
+    }
+
+    /// The cooperative matrix that kernels may use, where the device has one.
+    pub(crate) fn matrix(&self) -> Option<MatrixShape> {
+        self.gpu.info().matrix
     }
 
     /// Every subgroup size that the device can be made to use, one subgroup a workgroup.

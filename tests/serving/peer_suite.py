@@ -36,7 +36,9 @@ WITH_VALUE = {
 
 def become_server(flags):
     """Maps llama-server's flags, and becomes the server."""
-    command = [os.environ["PEER_BINARY"], "serve", "--ping", "30"]
+    # By its file, so that there is a path to tell.
+    model = os.path.join(HERE, "..", "..", "tools", "flint-nano-q4_1.gguf")
+    command = [os.environ["PEER_BINARY"], "serve", "--ping", "30", "--model", model]
     values, flags = {}, iter(flags)
     for flag in flags:
         if flag in SAME:
@@ -56,8 +58,8 @@ def become_server(flags):
         command += ["--chat-template", values["--chat-template-file"]]
     if values.get("--reasoning-format") == "none":
         command += ["--reasoning", "inline"]
-    if values.get("--reasoning") in ("on", "off"):
-        command += ["--think", values["--reasoning"]]
+    # The model of its tests does not think unless it is told to.
+    command += ["--think", "on" if values.get("--reasoning") == "on" else "off"]
     # It reflects every origin unless it is told otherwise; its tests look for that.
     if "--cors-origins" not in values:
         command += ["--cors-origins", "*"]

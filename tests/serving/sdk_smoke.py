@@ -104,7 +104,7 @@ def checks(server):
 
     def anthropic_tool():
         own = {"name": "add", "description": "Adds.", "input_schema": tool["parameters"]}
-        reply = claude.messages.create(messages=ask, tools=[own], tool_choice={"type": "any"}, **dict(claude_options, max_tokens=80))
+        reply = claude.messages.create(messages=ask, tools=[own], tool_choice={"type": "any", "disable_parallel_tool_use": True}, **dict(claude_options, max_tokens=80))
         call = next(block for block in reply.content if block.type == "tool_use")
         assert reply.stop_reason == "tool_use" and call.name == "add", reply
         history = [*ask, {"role": "assistant", "content": reply.content}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "3"}]}]

@@ -81,7 +81,9 @@ def main():
     parser.add_argument("--clients", type=int, default=6)
     args = parser.parse_args()
     wrong, counts, lock = [], dict.fromkeys((way.__name__ for way in WAYS), 0), threading.Lock()
-    with Server(args, ["--parallel", "3", "--queue", "4", "--log", "off"]) as server:
+    # Conversations are kept on purpose: so few that there are no more after the first half minute.
+    kept = ["--prompt-cache-memory", "16MiB"]
+    with Server(args, ["--parallel", "3", "--queue", "4", "--log", "off", *kept]) as server:
 
         def client(seed, until):
             draw = random.Random(seed)

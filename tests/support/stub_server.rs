@@ -24,6 +24,9 @@ use flint_serve::{
 
 use crate::http_client::Client;
 
+/// How long a test waits for a server to begin.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A server that runs in a thread of this process until it is dropped.
 pub(crate) struct Server {
     pub(crate) client: Client,
@@ -81,7 +84,7 @@ impl Server {
         let thread = std::thread::spawn(move || {
             flint_serve::run(options, move |_| open(), || asked.load(Ordering::Relaxed))
         });
-        let notice = notices.recv_timeout(Duration::from_secs(20)).unwrap();
+        let notice = notices.recv_timeout(PATIENCE).unwrap();
         let address: SocketAddr = notice.strip_prefix("listening on http://").unwrap().parse().unwrap();
         Self { client: Client(address), should_stop, thread: Some(thread) }
     }
@@ -89,7 +92,7 @@ impl Server {
     pub(crate) fn ready(self) -> Self {
         let begin = Instant::now();
         while self.client.get("/ready").status != 200 {
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(2));
         }
         self

@@ -88,6 +88,16 @@ pub(crate) const GRAMMAR_ITEMS_MAX: usize = 5 * SCHEMA_PROPERTIES_MAX;
 /// used.
 pub(crate) const GRAMMAR_STACK_BYTES: usize = 64 << 20;
 
+/// How long a prompt waits for a kept conversation to come from a drive: one of 1 GB takes 10 s from a slow disk. After that it is
+/// fed as if nothing had been kept.
+pub(crate) const KEPT_LOAD_TIME: Duration = Duration::from_secs(60);
+
+/// Grammars that are kept for the next turns of their conversations: those of some clients at work at a time.
+pub(crate) const GRAMMARS_KEPT: usize = 8;
+
+/// Bytes of a grammar's source up to which it is kept: agents' tools take 32 KiB or so.
+pub(crate) const GRAMMAR_KEY_BYTES_MAX: usize = 256 << 10;
+
 /// Tokens of the first piece of a prompt that rides beside replies.
 pub(crate) const PIECE_ROWS_FIRST: u32 = 64;
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::chat::form::{ChatForm, FormChoice};
 use crate::engine::backend::Backend;
-use crate::engine::constraint::Grammars;
+use crate::engine::grammar::Grammars;
 use crate::engine::prefix_store::{PrefixOptions, PrefixStore};
 use crate::engine::shared::{Loading, Shared};
 use crate::engine::worker::{Rest, Worker, stopping};

@@ -183,7 +183,7 @@ impl Engine {
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
-        let tuning = options.tuning(gpu.info().kind);
+        let tuning = options.tuning_on(gpu.info())?;
         let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::disk::{DriveModel, ReadPath};
 use crate::engine::{HostMemory, SpeculateMode};
 use crate::expert::{HostPath, Policy};
-use crate::gpu::{CopyQueue, DeviceKind};
-use crate::kernels::Tuning;
+use crate::gpu::{CopyQueue, DeviceInfo, DeviceKind, GpuError};
+use crate::kernels::{Many, ManyForm, Tuning};
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -74,10 +74,24 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The tile sizes, for this kind of device unless they were chosen.
+    /// The tile sizes, for this kind of device unless they were chosen: what a plan needs to know.
     pub(super) fn tuning(&self, kind: DeviceKind) -> Tuning {
         let tuning = self.tuning.unwrap_or_else(|| Tuning::for_device(kind));
         if self.is_deterministic { tuning.deterministic() } else { tuning }
+    }
+
+    /// The same on an open device, with the form of a prompt's products that the environment names or that suits the device.
+    ///
+    /// # Errors
+    /// [`GpuError::InvalidVariable`].
+    pub(super) fn tuning_on(&self, info: &DeviceInfo) -> Result<Tuning, GpuError> {
+        let named = ManyForm::from_environment()?;
+        let tuning = match (self.tuning, named) {
+            (Some(chosen), None) => chosen,
+            (Some(chosen), Some(form)) => Tuning { many: Many::new(form, info.kind), ..chosen },
+            (None, form) => Tuning::for_gpu(info, form),
+        };
+        Ok(if self.is_deterministic { tuning.deterministic() } else { tuning })
     }
 }
 

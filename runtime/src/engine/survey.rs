@@ -21,6 +21,7 @@ use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
+use crate::kernels::ManyForm;
 use crate::model::hparams::FlintConfig;
 use crate::store::{Source, SourceKind, is_expert_tensor};
 
@@ -80,6 +81,8 @@ pub struct Survey {
     pub plan: Result<MemoryPlan, EngineError>,
     /// How bytes would travel, or why none could.
     pub paths: Result<PathsChosen, EngineError>,
+    /// By what means products of prompts would be computed.
+    pub prompt_form: ManyForm,
 }
 
 impl Engine {
@@ -95,7 +98,8 @@ impl Engine {
         let gpu = open_gpu(options)?;
         let plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu));
         let paths = probe_paths(options, &source, &config, &gpu);
-        Ok(Survey { gpu, plan, paths })
+        let prompt_form = options.tuning_on(gpu.info())?.many.form;
+        Ok(Survey { gpu, plan, paths, prompt_form })
     }
 }
 
@@ -183,7 +187,7 @@ pub fn plan_memory(
             sessions,
             prefill_chunk,
             decode_splits: tuning.decode_splits,
-            tile_max: tuning.tokens_many,
+            tile_max: tuning.tile_pairs_least(),
             resident_bytes: dense_bytes - token_table_bytes,
             range_bytes: device.range_bytes,
             staging_bytes: ring_bytes(config, kind),

@@ -3,13 +3,13 @@
 //! Owns the logical device and, through it, the instance. In: the [`Candidate`] to open. Out: a [`Device`] that every
 //! object of this station keeps alive.
 //!
-//! Invariants: exactly the features that the kernels need are on, and robust buffer access is not among them; once lost,
-//! a device stays lost.
+//! Invariants: exactly the features that the kernels need are on, and what cooperative matrices need where there are any; robust
+//! buffer access is not among them; once lost, a device stays lost.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ash::{ext, vk};
+use ash::{ext, khr, vk};
 
 use super::error::GpuError;
 use super::info::DeviceInfo;
@@ -54,6 +54,10 @@ impl Device {
         if info.has_memory_budget {
             extensions.push(ext::memory_budget::NAME.as_ptr());
         }
+        let has_matrix = info.matrix.is_some();
+        if has_matrix {
+            extensions.push(khr::cooperative_matrix::NAME.as_ptr());
+        }
         let priorities = [1.0, 1.0];
         let of_family = |family: u32, count: usize| {
             vk::DeviceQueueCreateInfo::default()
@@ -70,18 +74,24 @@ impl Device {
         let base = vk::PhysicalDeviceFeatures::default().shader_storage_buffer_array_dynamic_indexing(true);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
-            .host_query_reset(has_host_query_reset);
+            .host_query_reset(has_host_query_reset)
+            .shader_float16(has_matrix)
+            .vulkan_memory_model(has_matrix);
+        let mut matrix = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
             .synchronization2(true)
             .subgroup_size_control(true)
             .compute_full_subgroups(true)
             .maintenance4(true);
-        let create = vk::DeviceCreateInfo::default()
+        let mut create = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queue_infos)
             .enabled_extension_names(&extensions)
             .enabled_features(&base)
             .push_next(&mut v12)
             .push_next(&mut v13);
+        if has_matrix {
+            create = create.push_next(&mut matrix);
+        }
         // SAFETY:
         // - `physical` comes from this instance; family, extensions and features were all seen to be offered.
         // - Everything that `create` points to lives until the call returns.

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use super::error::GpuError;
+use super::matrix::MatrixShape;
 
 /// What a device is made of; the order is the order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,6 +126,8 @@ pub struct DeviceInfo {
     pub subgroup_max: u32,
     /// Whether a compute kernel may ask for its lanes at all.
     pub has_subgroup_choice: bool,
+    /// The cooperative matrix of f16 into f32 that its kernels may use; `None` where it has none.
+    pub matrix: Option<MatrixShape>,
     /// Its limits.
     pub limits: DeviceLimits,
     /// Its heaps: bytes, and whether they are the device's own memory.
@@ -250,6 +253,7 @@ pub(super) mod tests {
             subgroup_min: 8,
             subgroup_max: 8,
             has_subgroup_choice: true,
+            matrix: None,
             limits: DeviceLimits {
                 storage_range: 1 << 27,
                 storage_offset_alignment: 16,

@@ -56,7 +56,7 @@ pub(super) struct Instance {
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     pub(super) log: ValidationLog,
     /// The library behind every function pointer: dropped last.
-    _entry: Entry,
+    entry: Entry,
 }
 
 impl Instance {
@@ -96,7 +96,7 @@ impl Instance {
         // - `info` and all that it points to live until the call returns.
         // - The messenger's user pointer is the log's `Arc`, which lives as long as the instance (field `log`).
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(instance_error)?;
-        let mut instance = Self { raw, messenger: None, log, _entry: entry };
+        let mut instance = Self { raw, messenger: None, log, entry };
         if is_validated {
             instance.start_messenger()?;
         }
@@ -104,7 +104,7 @@ impl Instance {
     }
 
     fn start_messenger(&mut self) -> Result<(), GpuError> {
-        let loader = ext::debug_utils::Instance::new(&self._entry, &self.raw);
+        let loader = ext::debug_utils::Instance::new(&self.entry, &self.raw);
         let info = messenger_info(&self.log);
         // SAFETY:
         // - VK_EXT_debug_utils is enabled on this instance.
@@ -113,6 +113,11 @@ impl Instance {
             .map_err(|result| GpuError::of_call("vkCreateDebugUtilsMessengerEXT", result))?;
         self.messenger = Some((loader, messenger));
         Ok(())
+    }
+
+    /// The loader's functions.
+    pub(super) fn entry(&self) -> &Entry {
+        &self.entry
     }
 
     /// Whether the validation layer watches.

@@ -4,11 +4,12 @@
 //!
 //! Invariant: a device older than Vulkan 1.3 is asked only what it can answer.
 
-use ash::{ext, vk};
+use ash::{ext, khr, vk};
 
 use super::error::GpuError;
 use super::info::{self, DeviceChoice, DeviceInfo, DeviceKind, DeviceLimits};
 use super::instance::Instance;
+use super::matrix;
 use super::queues::{self, Queues};
 
 /// A device that could be opened.
@@ -34,7 +35,7 @@ pub(super) fn candidates(instance: &Instance) -> Result<Vec<Candidate>, GpuError
     })?;
     let mut found = Vec::with_capacity(physicals.len());
     for physical in physicals {
-        found.push(candidate(&instance.raw, physical)?);
+        found.push(candidate(instance, physical)?);
     }
     found.sort_by_cached_key(|candidate| info::sort_key(&candidate.info));
     for (index, candidate) in found.iter_mut().enumerate() {
@@ -56,7 +57,8 @@ struct Properties {
     import: vk::PhysicalDeviceExternalMemoryHostPropertiesEXT<'static>,
 }
 
-fn candidate(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Candidate, GpuError> {
+fn candidate(opened: &Instance, physical: vk::PhysicalDevice) -> Result<Candidate, GpuError> {
+    let instance = &opened.raw;
     // SAFETY: `physical` comes from this instance.
     let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }
         .map_err(|result| GpuError::of_call("vkEnumerateDeviceExtensionProperties", result))?;
@@ -91,6 +93,9 @@ fn candidate(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<C
     let mut info = describe(&properties, has_import, timestamp_bits > 0);
     info.heaps = heaps.collect();
     info.has_memory_budget = has(ext::memory_budget::NAME);
+    if is_new && has(khr::cooperative_matrix::NAME) {
+        info.matrix = matrix::read(opened.entry(), instance, physical);
+    }
     info.missing = missing;
     Ok(Candidate { physical, info, queues })
 }
@@ -153,6 +158,7 @@ fn describe(properties: &Properties, has_import: bool, has_timestamps: bool) -> 
         subgroup_min: min,
         subgroup_max: max,
         has_subgroup_choice,
+        matrix: None,
         limits: DeviceLimits {
             storage_range: limits.max_storage_buffer_range.into(),
             storage_offset_alignment: limits.min_storage_buffer_offset_alignment,

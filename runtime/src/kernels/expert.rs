@@ -93,7 +93,7 @@ impl ExpertGateUp {
     }
 
     /// Records it for `tiles` tiles from tile `first` on, each of at most as many pairs as `pairs` says: a power of two up to 8 of
-    /// [`Rows::Few`], or [`super::Tuning::tokens_many`] of [`Rows::Many`].
+    /// [`Rows::Few`], or what [`super::Tuning::tile_pairs`] says of [`Rows::Many`].
     pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(
             first + tiles <= self.tiles_max,
@@ -101,7 +101,7 @@ impl ExpertGateUp {
             first + tiles,
             self.tiles_max
         );
-        let (pipeline, rows, _) = self.product.pick(pairs);
+        let (pipeline, rows, _) = self.product.pick_pairs(pairs);
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
         let grid = [groups(self.push.row_count, rows), 1, tiles];
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
@@ -161,7 +161,7 @@ impl ExpertDown {
     /// As [`ExpertGateUp::record`].
     pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(first + tiles <= self.tiles_max, "expert_down: tile {} of {}", first + tiles, self.tiles_max);
-        let (pipeline, rows, _) = self.product.pick(pairs);
+        let (pipeline, rows, _) = self.product.pick_pairs(pairs);
         let push = ExpertDownPush { tile_first: first, ..self.push };
         let grid = [groups(self.push.row_count, rows), 1, tiles];
         recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);

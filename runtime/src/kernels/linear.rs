@@ -97,8 +97,8 @@ impl Matmul {
     fn record_with(&self, recorder: &mut Recorder, rows: Rows, push: MatmulPush) {
         let tokens = rows.count();
         assert!(tokens <= self.tokens_max, "matmul: {tokens} tokens of {}", self.tokens_max);
-        let (pipeline, rows, per_tile) = self.product.pick(rows);
         for piece in &self.pieces {
+            let (pipeline, rows, per_tile) = self.product.pick(rows, piece.row_count);
             let push = MatmulPush { row_count: piece.row_count, y_column: piece.row_first, ..push };
             let grid = [groups(piece.row_count, rows), groups(tokens, per_tile), 1];
             recorder.dispatch(pipeline, &piece.bindings, push.bytes(), grid);
@@ -157,7 +157,7 @@ impl GateUp {
         let rows = rows.into();
         let tokens = rows.count();
         assert!(tokens <= self.tokens_max, "gate_up: {tokens} tokens of {}", self.tokens_max);
-        let (pipeline, rows, per_tile) = self.product.pick(rows);
+        let (pipeline, rows, per_tile) = self.product.pick(rows, self.push.row_count);
         let grid = [groups(self.push.row_count, rows), groups(tokens, per_tile), 1];
         recorder.dispatch(pipeline, &self.bindings, self.push.bytes(), grid);
     }

@@ -20,6 +20,8 @@ pub mod expert;
 
 pub mod linear;
 
+pub mod many;
+
 pub mod norm;
 
 pub mod pipelines;
@@ -33,6 +35,7 @@ pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
+pub use many::{Many, ManyForm, ManyTile};
 pub use norm::RmsNorm;
 pub use pipelines::{KernelShape, Pipelines, Tuning, few_columns};
 pub use router::{ForceRoutes, Route, Router};

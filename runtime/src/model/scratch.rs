@@ -131,9 +131,9 @@ impl Scratch {
         guess_control.write(0, &guessed);
         let pairs = tokens_max * config.experts_used;
         // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
-        let tile_words =
-            w(tiles_max(pairs, config.expert_count, pipelines.tuning().tokens_many).max(config.experts_used))
-                * TILE_WORDS as u64;
+        let tile_words = w(tiles_max(pairs, config.expert_count, pipelines.tuning().tile_pairs_least())
+            .max(config.experts_used))
+            * TILE_WORDS as u64;
         Ok(Self {
             tokens_max,
             control_upload: words("control upload", CONTROL_WORDS as u64, Placement::Upload)?,

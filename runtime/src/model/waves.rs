@@ -25,7 +25,11 @@ impl Model {
         step: &mut Step,
     ) -> Result<(), ModelError> {
         let layer = LayerIndex(u32::try_from(index).expect("invariant: few layers"));
-        let tokens_many = self.pipelines.tuning().tokens_many;
+        let tile_pairs = self.pipelines.tuning().tile_pairs(
+            rows.count(),
+            self.config.experts_used,
+            self.config.expert_count,
+        );
         let mut left: Vec<ExpertIndex> = groups.experts();
         let mut experts = Vec::new();
         let mut tile_first = 0;
@@ -36,7 +40,7 @@ impl Model {
                 experts = std::mem::replace(&mut left, behind);
             }
             let wave = self.streamer.load_wave(layer, &mut experts)?;
-            let (tiles, kinds) = wave_tiles(groups, &wave.experts, rows, tokens_many, tile_first);
+            let (tiles, kinds) = wave_tiles(groups, &wave.experts, rows, tile_pairs, tile_first);
             let scratch = &self.scratch;
             let (offset_bytes, len_bytes) = (u64::from(tile_first) * 12, tiles.len() as u64 * 4);
             scratch.tiles_upload.write(offset_bytes, &tiles);
@@ -64,11 +68,11 @@ fn wave_tiles(
     groups: &Groups,
     experts: &[(ExpertIndex, SlotIndex)],
     rows: Rows,
-    tokens_many: u32,
+    tile_pairs: u32,
     tile_first: u32,
 ) -> (Vec<u32>, Vec<WaveTiles>) {
     let pairs_of = |expert| match rows {
-        Rows::Many(_) => Rows::Many(tokens_many),
+        Rows::Many(_) => Rows::Many(tile_pairs),
         Rows::Few(_) => Rows::Few(few_columns(groups.count(expert))),
     };
     let mut sorted: Vec<_> = experts.iter().map(|&(expert, slot)| (pairs_of(expert), expert, slot)).collect();

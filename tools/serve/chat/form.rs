@@ -181,6 +181,8 @@ fn context(guard: &Guard, asked: &Asked<'_>, messages: &[ChatMessage]) -> Value 
     let mut context = json!({
         "messages": messages,
         "add_generation_prompt": asked.opens_reply,
+        "bos_token": Marker::BeginOfText.text(),
+        "eos_token": Marker::EndOfText.text(),
     });
     if !asked.tools.is_empty() {
         context["tools"] = asked.tools.iter().map(|tool| guard.mark_value(tool)).collect();
@@ -380,6 +382,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_template_may_name_the_texts_beginning_and_end() {
+        let tokenizer = nano_tokenizer();
+        let given = FormChoice::Given("{{ bos_token + messages[0].content + eos_token }}".to_owned());
+        let form = ChatForm::new(&tokenizer, None, &given).unwrap();
+        let messages = [said(Role::User, "hi <|end_of_text|>")];
+        let ids = form.render(&asked(&messages)).unwrap().ids;
+        let id = |marker: Marker| marker.id(&tokenizer).unwrap();
+        assert_eq!(ids.first(), Some(&id(Marker::BeginOfText)));
+        // That of the template's alone: what a caller spells is text.
+        assert_eq!(ids.iter().filter(|one| **one == id(Marker::EndOfText)).count(), 1);
     }
 
     #[test]

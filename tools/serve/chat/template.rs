@@ -21,6 +21,8 @@ const NAME: &str = "chat template";
 pub(crate) struct Template {
     environment: Arc<Environment<'static>>,
     source: Arc<str>,
+    /// Whether it has the tools as a text, by their older name.
+    takes_functions: bool,
 }
 
 impl Template {
@@ -47,7 +49,10 @@ impl Template {
             date(&format).map_err(|error| Error::new(ErrorKind::InvalidOperation, error))
         });
         environment.add_template_owned(NAME, plain).map_err(|error| words(&error))?;
-        Ok(Self { environment: Arc::new(environment), source: source.into() })
+        let names =
+            environment.get_template(NAME).map_err(|error| words(&error))?.undeclared_variables(false);
+        let takes_functions = names.contains("functions");
+        Ok(Self { environment: Arc::new(environment), source: source.into(), takes_functions })
     }
 
     /// As it was given.
@@ -57,7 +62,7 @@ impl Template {
 
     /// Whether it has a place for tools.
     pub(crate) fn knows_tools(&self) -> bool {
-        self.source.contains("tools")
+        self.source.contains("tools") || self.takes_functions
     }
 
     /// Whether it has a place for the calls of a reply.
@@ -83,6 +88,10 @@ impl Template {
             if self.source.contains(name) && context.get(name).is_none() {
                 context[name] = date(format).map_err(|error| ApiError::new(Kind::Server, error))?.into();
             }
+        }
+        if self.takes_functions && context.get("functions").is_none() {
+            let tools = context.get("tools").map(|tools| format!("{tools:#}"));
+            context["functions"] = tools.unwrap_or_default().into();
         }
         template.render(Value::from(Serde(&context))).map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => {
@@ -182,6 +191,15 @@ mod tests {
             render("{% for x in [1,2] %}{% break %}{% endfor %}{{ z is defined }}", &context).unwrap(),
             "False"
         );
+    }
+
+    #[test]
+    fn tools_have_an_older_name_too() {
+        let old = "{{ 'Call: ' + functions }}";
+        assert_eq!(render(old, &json!({})).unwrap(), "Call: ");
+        assert_eq!(render(old, &json!({ "tools": ["f"] })).unwrap(), "Call: [\n  \"f\"\n]");
+        assert!(Template::new(old).unwrap().knows_tools());
+        assert!(!Template::new("You may call functions. {{ messages }}").unwrap().knows_tools());
     }
 
     #[test]

@@ -1,45 +1,42 @@
-//! Replies in a given form: which tokens may come next, by llguidance.
+//! The form of one reply, and how far it is: which tokens may come next.
 //!
-//! - In: a JSON schema, or tools of which one has to be called. Out: a [`Constraint`], which a reply's tokens pass one by one.
-//! - Limits: those of `schema` on what is compiled, a stack of its own while that is done, and those of llguidance on a grammar's size
-//!   and on the work for a token, so that a hostile schema ends itself alone.
-
-use std::sync::Arc;
+//! In: a grammar's matcher, and a reply's tokens one by one. Out: which may come, where not all may; and whether the form is complete.
 
 use flint_rt::base::ids::TokenId;
-use flint_rt::text::Tokenizer;
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use llguidance::Matcher;
+use llguidance::toktrie::TokTrie;
 
-use super::schema;
-use crate::limits::{GRAMMAR_ITEMS_MAX, GRAMMAR_STACK_BYTES};
-use crate::wire::calls::{CLOSE, OPEN};
+use crate::wire::calls::OPEN;
 use crate::wire::error::{ApiError, Kind};
 
-/// What a reply has to be.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Wanted {
-    /// JSON of this schema.
-    Json(Value),
-    /// A call, or several, of these tools: name and schema of the arguments.
-    Calls {
-        /// At least one.
-        tools: Vec<(String, Value)>,
-        /// Whether several may come.
-        takes_many: bool,
-    },
-}
-
-/// The vocabulary as llguidance has it, made once.
-pub(crate) struct Grammars {
-    factory: ParserFactory,
-}
-
-/// The form of one reply, and how far it is.
+/// The form of one reply.
 #[derive(Clone)]
-pub(crate) struct Constraint(Box<Matcher>);
+pub(crate) struct Constraint(Held);
+
+#[derive(Clone)]
+enum Held {
+    /// From the first token to the last.
+    Whole(Box<Matcher>),
+    /// Free, but for what is opened as a call.
+    Calls(Box<Calls>),
+}
+
+#[derive(Clone)]
+struct Calls {
+    /// What a call has to be behind its opening tag.
+    start: Matcher,
+    /// The call that is open.
+    call: Option<Matcher>,
+    opening: Opening,
+    takes_many: bool,
+}
+
+/// Looks for the tag that opens a call, whatever tokens it comes in.
+#[derive(Debug, Clone, Default)]
+struct Opening {
+    /// The end of what came, shorter than the tag.
+    tail: Vec<u8>,
+}
 
 impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,106 +44,39 @@ impl std::fmt::Debug for Constraint {
     }
 }
 
-impl Grammars {
-    /// Of a vocabulary in which `end` ends a reply.
-    ///
-    /// # Errors
-    /// What llguidance says of it.
-    pub(crate) fn new(tokenizer: &Tokenizer, end: TokenId) -> Result<Self, String> {
-        let vocabulary = tokenizer.vocabulary();
-        let words: Vec<Vec<u8>> = (0..vocabulary.token_count())
-            .map(|id| {
-                let bytes = vocabulary.token_bytes(id).unwrap_or_default();
-                match vocabulary.kind(id).is_some_and(|kind| kind.is_special()) {
-                    // No text of a grammar is a marker.
-                    true => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
-                    false => bytes.to_vec(),
-                }
-            })
-            .collect();
-        let trie = TokTrie::from(&TokRxInfo::new(vocabulary.token_count(), end), &words);
-        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
-        factory.quiet();
-        factory.limits_mut().verbose_errors = false;
-        factory.limits_mut().max_items_in_row = GRAMMAR_ITEMS_MAX;
-        Ok(Self { factory })
-    }
-
-    /// # Errors
-    /// When a schema is not one, or too large.
-    pub(crate) fn constraint(&self, wanted: &Wanted) -> Result<Constraint, ApiError> {
-        schema::check(wanted.schemas())
-            .map_err(|why| ApiError::new(Kind::Invalid, format!("the schema cannot be followed: {why}")))?;
-        let failed = || ApiError::new(Kind::Server, "the schema could not be read; report it");
-        // The compiler recurses along a schema's references, as deep as the limits allow.
-        let matcher = std::thread::scope(|scope| {
-            let compiling = std::thread::Builder::new()
-                .name("grammar".to_owned())
-                .stack_size(GRAMMAR_STACK_BYTES)
-                .spawn_scoped(scope, || Matcher::new(self.factory.create_parser(grammar(wanted))));
-            compiling.map_err(|_| failed())?.join().map_err(|_| failed())
-        })?;
-        match matcher.get_error() {
-            None => Ok(Constraint(Box::new(matcher))),
-            Some(error) => {
-                let line = error.lines().next().unwrap_or_default();
-                Err(ApiError::new(Kind::Invalid, format!("the schema cannot be followed: {line}")))
-            }
-        }
-    }
-}
-
-impl Wanted {
-    fn schemas(&self) -> Vec<&Value> {
-        match self {
-            Self::Json(schema) => vec![schema],
-            Self::Calls { tools, .. } => tools.iter().map(|(_, schema)| schema).collect(),
-        }
-    }
-}
-
-fn grammar(wanted: &Wanted) -> TopLevelGrammar {
-    match wanted {
-        Wanted::Json(schema) => TopLevelGrammar::from_json_schema(spaced(schema)),
-        Wanted::Calls { tools, takes_many } => {
-            let names: Vec<String> = (0..tools.len()).map(|index| format!("call_{index}")).collect();
-            let more = if *takes_many { " (\"\\n\" call)*" } else { "" };
-            let mut lark = format!("start: call{more}\ncall: {}\n", names.join(" | "));
-            for (rule, (name, schema)) in names.iter().zip(tools) {
-                let begin = format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(name.as_str()));
-                let (begin, end) = (Value::from(begin), Value::from(format!("}}\n{CLOSE}")));
-                lark.push_str(&format!("{rule}: {begin} %json {} {end}\n", spaced(schema)));
-            }
-            TopLevelGrammar::from_lark(lark)
-        }
-    }
-}
-
-/// The schema with the spaces that calls are written with, and no others: a model that may write any would write nothing else.
-fn spaced(schema: &Value) -> Value {
-    let mut schema = match schema {
-        Value::Object(_) => schema.clone(),
-        _ => json!({}),
-    };
-    schema["x-guidance"] = json!({
-        "whitespace_flexible": false,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "coerce_one_of": true,
-        "lenient": true,
-    });
-    schema
-}
-
 impl Constraint {
-    /// Which tokens may come now.
+    /// A reply that is nothing but what `matcher` takes.
+    pub(super) fn whole(matcher: Matcher) -> Self {
+        Self(Held::Whole(Box::new(matcher)))
+    }
+
+    /// Any reply, in which `start` takes what follows each opening tag; only the first, after which it ends, if not `takes_many`.
+    pub(super) fn calls(start: Matcher, takes_many: bool) -> Self {
+        Self(Held::Calls(Box::new(Calls { start, call: None, opening: Opening::default(), takes_many })))
+    }
+
+    /// Whether not every token may come now.
+    pub(crate) fn is_active(&self) -> bool {
+        match &self.0 {
+            Held::Whole(_) => true,
+            Held::Calls(calls) => calls.call.is_some(),
+        }
+    }
+
+    /// Which tokens may come now; none where all may.
     ///
     /// # Errors
     /// When that takes too much work.
-    pub(crate) fn allowed(&mut self) -> Result<impl Fn(TokenId) -> bool + use<>, ApiError> {
-        let mask = self.0.compute_mask_or_eos().map_err(|_| too_much_work())?;
-        Ok(move |id| mask.is_allowed(id))
+    pub(crate) fn allowed(&mut self) -> Result<Option<impl Fn(TokenId) -> bool + use<>>, ApiError> {
+        let mask = match &mut self.0 {
+            Held::Whole(matcher) => Some(matcher.compute_mask_or_eos().map_err(|_| too_much_work())?),
+            Held::Calls(calls) => calls.call.as_mut().and_then(|call| call.compute_mask_or_eos().ok()),
+        };
+        if let (Held::Calls(calls), None) = (&mut self.0, &mask) {
+            // Nobody asked for a call: one that cannot be followed is text.
+            calls.call = None;
+        }
+        Ok(mask.map(|mask| move |id| mask.is_allowed(id)))
     }
 
     /// A token has come; whether that completes the reply.
@@ -154,8 +84,69 @@ impl Constraint {
     /// # Errors
     /// When it was none that might, or what follows it takes too much work.
     pub(crate) fn take(&mut self, id: TokenId) -> Result<bool, ApiError> {
-        self.0.consume_token(id).map_err(|_| too_much_work())?;
-        Ok(self.0.is_stopped())
+        match &mut self.0 {
+            Held::Whole(matcher) => {
+                matcher.consume_token(id).map_err(|_| too_much_work())?;
+                Ok(matcher.is_stopped())
+            }
+            Held::Calls(calls) => Ok(calls.take(id)),
+        }
+    }
+}
+
+impl Calls {
+    /// Whether the only call that is wanted is complete.
+    fn take(&mut self, id: TokenId) -> bool {
+        let Some(call) = &mut self.call else {
+            self.look(id);
+            return false;
+        };
+        let is_followed = call.consume_token(id).is_ok();
+        if !is_followed || call.is_stopped() {
+            self.call = None;
+        }
+        is_followed && self.call.is_none() && !self.takes_many
+    }
+
+    fn look(&mut self, id: TokenId) {
+        let Ok(environment) = self.start.tok_env() else { return };
+        let trie = environment.tok_trie();
+        let bytes = trie.token(id);
+        let text = bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes);
+        let Some(rest) = self.opening.push(text) else { return };
+        self.call = self.opened(&rest, trie);
+    }
+
+    /// The call behind a tag whose last token has `rest` besides; none where that is not how a call of any tool begins.
+    fn opened(&self, rest: &[u8], trie: &TokTrie) -> Option<Matcher> {
+        let mut call = self.start.deep_clone();
+        if rest.is_empty() {
+            return Some(call);
+        }
+        // White space in it stands for the line break.
+        let ids = trie.greedy_tokenize(&[b"\n", rest.trim_ascii_start()].concat());
+        let is_taken = call.try_consume_tokens(&ids).is_ok_and(|count| count == ids.len());
+        is_taken.then_some(call)
+    }
+}
+
+impl Opening {
+    /// What follows the tag, once that is complete.
+    fn push(&mut self, text: &[u8]) -> Option<Vec<u8>> {
+        self.tail.extend_from_slice(text);
+        let found = self.tail.windows(OPEN.len()).position(|window| window == OPEN.as_bytes());
+        match found {
+            Some(at) => {
+                let rest = self.tail.split_off(at + OPEN.len());
+                self.tail.clear();
+                Some(rest)
+            }
+            None => {
+                let kept = self.tail.len().min(OPEN.len() - 1);
+                self.tail.drain(..self.tail.len() - kept);
+                None
+            }
+        }
     }
 }
 
@@ -166,115 +157,131 @@ fn too_much_work() -> ApiError {
 #[cfg(test)]
 mod tests {
     use flint_rt::text::Specials;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::engine::grammar::{Form, Grammars, Wanted};
     use crate::stub::nano_tokenizer;
+    use crate::wire::calls::CLOSE;
 
-    /// Whether `text` is what was wanted: its tokens pass, and it may end there.
-    fn fits(wanted: &Wanted, text: &str) -> bool {
+    fn tools(schema: Value, is_strict: bool) -> Vec<(String, Form)> {
+        vec![("f".to_owned(), Form { schema, is_strict })]
+    }
+
+    fn number() -> Value {
+        json!({ "type": "object", "properties": { "a": { "type": "integer", "minimum": 0, "maximum": 99 } },
+            "required": ["a"], "additionalProperties": false })
+    }
+
+    fn grammars() -> Grammars {
         let tokenizer = nano_tokenizer();
-        let end = tokenizer.special_id("<|user|>").unwrap();
-        let mut constraint = Grammars::new(&tokenizer, end).unwrap().constraint(wanted).unwrap();
-        for id in tokenizer.encode(text, Specials::Plain) {
-            if !constraint.allowed().unwrap()(id) {
-                return false;
-            }
+        Grammars::new(&tokenizer, tokenizer.special_id("<|user|>").unwrap()).unwrap()
+    }
+
+    fn constraint(takes_many: bool) -> Constraint {
+        let wanted = Wanted::Calls { tools: tools(number(), false), takes_many, is_forced: false };
+        grammars().constraint(&wanted).unwrap()
+    }
+
+    /// What becomes of a model that wants to say `text` and then the same again: each token that may not come gives way to the first
+    /// that may.
+    fn written(constraint: &mut Constraint, text: &str, count: usize) -> String {
+        let tokenizer = nano_tokenizer();
+        let ids = tokenizer.encode(text, Specials::Plain);
+        let mut said = Vec::new();
+        for wish in ids.iter().cycle().take(count) {
+            let allowed = constraint.allowed().unwrap();
+            let id = match &allowed {
+                Some(allowed) if !allowed(*wish) => {
+                    (0..tokenizer.vocabulary().token_count()).find(|id| allowed(*id)).unwrap()
+                }
+                _ => *wish,
+            };
+            said.push(id);
             if constraint.take(id).unwrap() {
                 break;
             }
         }
-        constraint.allowed().unwrap()(end)
+        tokenizer.decode(&said)
     }
 
     #[test]
-    fn json_follows_its_schema() {
-        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" },
-            "b": { "enum": ["x", "y"] } }, "required": ["a", "b"], "additionalProperties": false });
-        let wanted = Wanted::Json(schema);
-        assert!(fits(&wanted, r#"{"a": 12, "b": "x"}"#));
-        for text in [
-            r#"{"a": "12", "b": "x"}"#,
-            r#"{"a": 1, "b": "z"}"#,
-            r#"{"a": 1}"#,
-            "hello",
-            r#"{"a": 1, "b": "x""#,
-        ] {
-            assert!(!fits(&wanted, text), "{text}");
+    fn what_is_opened_as_a_call_becomes_one_and_the_rest_is_free() {
+        let text = "It is {so}: <tool_call>nonsense, nonsense and more ";
+        let mut one = constraint(false);
+        assert!(!one.is_active());
+        let said = written(&mut one, text, 500);
+        let (before, call) = said.split_once(OPEN).unwrap();
+        assert_eq!(before, "It is {so}: ");
+        let call = call.strip_suffix(CLOSE).unwrap();
+        let call: Value = serde_json::from_str(call).unwrap();
+        assert_eq!(call["name"], "f");
+        assert!(call["arguments"]["a"].as_u64().unwrap() <= 99);
+        // Where several may come, each is one, and what lies between them is as it was.
+        let said = written(&mut constraint(true), text, 400);
+        let blocks: Vec<&str> = said.split(OPEN).skip(1).collect();
+        assert!(blocks.len() > 2, "{said}");
+        for block in &blocks[..blocks.len() - 1] {
+            let (call, after) = block.split_once(CLOSE).unwrap();
+            assert_eq!(serde_json::from_str::<Value>(call).unwrap()["name"], "f");
+            assert!(text.contains(after.trim_end_matches("It is {so}: ")), "{after}");
         }
-        let any = Wanted::Json(json!({ "type": "object" }));
-        assert!(fits(&any, r#"{"k": [1, null, {"z": "é 🦀"}]}"#) && !fits(&any, "[1]"));
     }
 
     #[test]
-    fn calls_are_of_the_tools() {
-        let number =
-            json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"] });
-        let tools = vec![("f".to_owned(), number), ("g".to_owned(), json!({ "type": "object" }))];
-        let call = |name, arguments| {
-            format!("{OPEN}\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n{CLOSE}")
+    fn a_call_that_is_well_written_passes_as_it_is() {
+        let call = "{\"name\": \"f\", \"arguments\": {\"a\": 7}}";
+        let text = format!("So <b> <tool_cal> {OPEN}\n{call}\n{CLOSE} {{ and so on");
+        let count = nano_tokenizer().encode(&text, Specials::Plain).len();
+        assert_eq!(written(&mut constraint(true), &text, count), text);
+    }
+
+    #[test]
+    fn a_tag_is_found_whatever_tokens_it_comes_in() {
+        let found = |parts: &[&str]| {
+            let mut opening = Opening::default();
+            parts.iter().find_map(|part| opening.push(part.as_bytes()))
         };
-        let many = Wanted::Calls { tools: tools.clone(), takes_many: true };
-        assert!(fits(&many, &call("f", r#"{"a": 1}"#)));
-        assert!(fits(&many, &[call("f", r#"{"a": 1}"#), call("g", "{}")].join("\n")));
-        assert!(!fits(&many, &call("h", "{}")) && !fits(&many, &call("f", "{}")) && !fits(&many, "text"));
-        let one = Wanted::Calls { tools, takes_many: false };
-        assert!(fits(&one, &call("g", "{}")));
-    }
-
-    fn properties(count: usize) -> Value {
-        let properties: serde_json::Map<String, Value> =
-            (0..count).map(|index| (format!("field_{index}"), json!({ "type": "integer" }))).collect();
-        json!({ "type": "object", "properties": properties })
+        assert_eq!(found(&["<tool_call>"]), Some(Vec::new()));
+        assert_eq!(found(&["a <", "tool", "_call", ">\n{"]), Some(b"\n{".to_vec()));
+        assert_eq!(found(&["<<tool_call", ">"]), Some(Vec::new()));
+        assert_eq!(found(&["<tool_", "<tool_call", " >"]), None);
+        assert_eq!(found(&["x".repeat(100).as_str(), "<tool_call"]), None);
+        let single: Vec<String> = "see <tool_call>".chars().map(String::from).collect();
+        let single: Vec<&str> = single.iter().map(String::as_str).collect();
+        assert_eq!(found(&single), Some(Vec::new()));
     }
 
     #[test]
-    fn a_thousand_properties_are_followed_and_more_refused() {
-        assert!(fits(&Wanted::Json(properties(1000)), r#"{"field_1": 5, "field_998": 7}"#));
-        assert!(!fits(&Wanted::Json(properties(1000)), r#"{"field_1": "5"}"#));
-        let tokenizer = nano_tokenizer();
-        let grammars = Grammars::new(&tokenizer, tokenizer.special_id("<|user|>").unwrap()).unwrap();
-        let error = grammars.constraint(&Wanted::Json(properties(1001))).unwrap_err();
-        assert_eq!(error.kind, Kind::Invalid);
-        assert!(error.message.contains("1001 properties"), "{}", error.message);
-        // Several tools with such schemas are more than one row holds: refused, whenever that is seen.
-        let tools = (0..4).map(|index| (format!("tool_{index}"), properties(1000))).collect();
-        let many = grammars.constraint(&Wanted::Calls { tools, takes_many: true });
-        assert!(many.map_or_else(|error| error.kind == Kind::Invalid, |_| true));
-    }
-
-    #[test]
-    fn a_chain_of_references_does_not_overflow_the_stack() {
-        let tokenizer = nano_tokenizer();
-        let grammars = Grammars::new(&tokenizer, tokenizer.special_id("<|user|>").unwrap()).unwrap();
-        let chain = |count: usize| {
-            let definitions: serde_json::Map<String, Value> = (0..count)
-                .map(|index| {
-                    let next = json!({ "$ref": format!("#/$defs/d{}", index + 1) });
-                    (format!("d{index}"), json!({ "type": "object", "properties": { "x": next } }))
-                })
-                .chain([(format!("d{count}"), json!({ "type": "integer" }))])
-                .collect();
-            Wanted::Json(json!({ "$ref": "#/$defs/d0", "$defs": definitions }))
-        };
-        grammars.constraint(&chain(500)).unwrap();
-        let error = grammars.constraint(&chain(5000)).unwrap_err();
-        assert!(error.message.contains("$ref"), "{}", error.message);
-    }
-
-    #[test]
-    fn hostile_schemas_end_themselves() {
-        let tokenizer = nano_tokenizer();
-        let end = tokenizer.special_id("<|user|>").unwrap();
-        let grammars = Grammars::new(&tokenizer, end).unwrap();
-        let long = json!({ "type": "string", "pattern": "(a{1,5000}){1,5000}" });
-        let loops = json!({ "$ref": "#" });
-        let bad = json!({ "type": "nonsense" });
-        for schema in [long, loops, bad] {
-            let begin = std::time::Instant::now();
-            if let Ok(mut constraint) = grammars.constraint(&Wanted::Json(schema)) {
-                let _ = constraint.allowed().map(|allowed| allowed(5));
-            }
-            assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}", begin.elapsed());
+    fn what_a_token_has_behind_the_tag_belongs_to_the_call() {
+        // As of a vocabulary whose tokens go across it.
+        for (rest, is_call) in
+            [("\n", true), (" {\"na", true), ("{\"name\": \"f\"", true), ("{\"x", false), ("\nx", false)]
+        {
+            let Held::Calls(calls) = constraint(true).0 else { unreachable!("it was made of calls") };
+            let environment = calls.start.tok_env().unwrap();
+            assert_eq!(calls.opened(rest.as_bytes(), environment.tok_trie()).is_some(), is_call, "{rest:?}");
         }
+    }
+
+    #[test]
+    fn a_form_that_cannot_be_followed_is_refused_only_where_it_is_strict() {
+        let odd = json!({ "type": "object", "properties": { "a": { "type": "string", "contentEncoding": "base64" } },
+            "unevaluatedProperties": false });
+        let broken = json!({ "type": "nonsense" });
+        let calls = |schema: &Value, is_strict, is_forced| {
+            let tools = tools(schema.clone(), is_strict);
+            grammars().constraint(&Wanted::Calls { tools, takes_many: true, is_forced })
+        };
+        for schema in [&odd, &broken] {
+            assert!(calls(schema, false, false).is_ok(), "{schema}");
+            let error = calls(schema, true, false).unwrap_err();
+            assert!(error.message.contains("cannot be followed"), "{}", error.message);
+        }
+        assert!(calls(&odd, false, true).is_ok());
+        assert_eq!(calls(&broken, false, true).unwrap_err().kind, Kind::Invalid);
+        // Any object passes in its place.
+        let said = written(&mut calls(&broken, false, false).unwrap(), "<tool_call>x", 200);
+        assert!(said.starts_with("<tool_call>\n{\"name\": \"f\", \"arguments\": {"), "{said}");
     }
 }

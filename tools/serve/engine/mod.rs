@@ -7,6 +7,7 @@
 pub(crate) mod backend;
 pub(crate) mod board;
 pub(crate) mod constraint;
+pub(crate) mod grammar;
 pub(crate) mod job;
 pub(crate) mod log;
 pub(crate) mod prefix_store;

@@ -86,7 +86,7 @@ async fn generate(interface: Interface, state: &Shown, request: Request<Body>) -
 }
 
 /// Fields by which a request may ask for a schema to be followed, which takes a while to prepare.
-const SLOW_FIELDS: [&str; 4] = ["json_schema", "response_format", "text", "tool_choice"];
+const SLOW_FIELDS: [&str; 4] = ["json_schema", "response_format", "text", "tools"];
 
 /// Reads a body and has `work` done with it; where that may take long, on a thread where it holds nobody up.
 pub(crate) async fn with_body<T: Send + 'static>(

@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, Thought, listed_tools, wanted};
+use super::model::{Model, Thought, function, listed_tools, wanted};
 use super::params;
 use super::render::{Answer, Prepared, Whole, event};
 use crate::chat::form::Rendered;
@@ -23,7 +23,7 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
     model.check_name(&fields)?;
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     if fields.count("max_tokens", 1)?.is_none() {
         return Err(fields.refuse("max_tokens", "is missing"));
     }
@@ -83,17 +83,7 @@ fn thought(model: &Model, fields: &Fields<'_>) -> Result<Thought, ApiError> {
 /// The tools, as OpenAI's interface has them: templates know that form. The provider's own have no schema.
 fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let own = listed_tools(fields)?.iter().filter(|tool| tool.get("input_schema").is_some());
-    let function = |tool: &Value| {
-        json!({
-            "type": "function",
-            "function": {
-                "name": tool["name"],
-                "description": tool["description"],
-                "parameters": tool["input_schema"],
-            },
-        })
-    };
-    Ok(own.map(function).collect())
+    Ok(own.map(|tool| function(tool, "input_schema")).collect())
 }
 
 fn read_messages(fields: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::fields::Fields;
 use super::messages::ToolCall;
+use super::model::takes_many_calls;
 use crate::engine::reply::{Part, Piece, TokenInfo};
 use crate::random;
 use crate::wire::error::ApiError;
@@ -54,7 +55,7 @@ impl Calls {
     ) -> Result<Option<Self>, ApiError> {
         let names: Vec<String> =
             tools.iter().filter_map(|tool| Some(tool["function"]["name"].as_str()?.to_owned())).collect();
-        let takes_many = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+        let takes_many = takes_many_calls(fields)?;
         let calls = Self { names, prefix, takes_many, found: 0, held: String::new(), tokens: Vec::new() };
         Ok((!calls.names.is_empty()).then_some(calls))
     }

@@ -9,7 +9,9 @@ use super::fields::Fields;
 use super::messages::{self, ToolCall};
 use super::model::{Model, tools, wanted};
 use super::params;
-use super::render::{Answer, Prepared, Whole, event, finish_reason, logprobs, progress, timings, usage};
+use super::render::{
+    Answer, Prepared, Whole, event, finish_reason, logprobs, progress, progress_timings, timings, usage,
+};
 use crate::engine::job::{Numbers, Progress, Summary};
 use crate::engine::reply::{Part, Piece};
 use crate::random;
@@ -19,7 +21,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     let fields = Fields::new(body);
     model.check_name(&fields)?;
     let messages = messages::openai(&fields)?;
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     let top = params::top_logprobs(&fields, "top_logprobs")?;
     params.top_logprobs = match (fields.flag("logprobs")?.unwrap_or(false), top) {
         (true, top) => Some(top.unwrap_or(0)),
@@ -122,6 +124,9 @@ impl Answer for ChatAnswer {
         if self.tells_progress {
             let mut chunk = self.object("chat.completion.chunk", json!([]));
             chunk["prompt_progress"] = progress(now);
+            if self.tells_timings {
+                chunk["timings"] = progress_timings(now);
+            }
             event(out, None, &chunk);
         }
     }

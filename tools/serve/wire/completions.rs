@@ -30,7 +30,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     if fields.count("best_of", 1)?.is_some_and(|best| best != 1) {
         return Err(fields.refuse("best_of", "is not supported: send 1"));
     }
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     // OpenAI's default of 16 surprises everybody but its own clients, which do not rely on it; others' is the whole context.
     params.top_logprobs = match fields.get("logprobs") {
         Some(Value::Bool(true)) => Some(0),
@@ -130,6 +130,16 @@ fn prompt(fields: &Fields<'_>, name: &str, value: &Value, model: &Model) -> Resu
                 .check_ids(&ids)
                 .map_err(|error| fields.refuse(name, format_args!("does not fit the model: {error}")))?;
             Ok(ids)
+        }
+        // llama-server's way to send a text with pictures.
+        Value::Object(parts) => {
+            let parts = Fields::within(parts, "prompt.");
+            if parts.list("multimodal_data")?.is_some_and(|pictures| !pictures.is_empty()) {
+                return Err(parts.refuse("multimodal_data", "is not supported: this model reads text"));
+            }
+            let text =
+                parts.text("prompt_string")?.ok_or_else(|| parts.refuse("prompt_string", "is missing"))?;
+            prompt(fields, name, &text.into(), model)
         }
         other => Err(fields
             .refuse(name, format_args!("is {}, wanted text, token ids or a list of these", kind(other)))),
@@ -290,6 +300,8 @@ mod tests {
         let user = tokenizer.special_id("<|user|>").unwrap();
         assert_eq!(ids(r#"{"prompt":"<|user|>x"}"#)[0][0], user);
         assert_eq!(ids(r#"{"prompt":""}"#), [vec![begin]]);
+        let body = r#"{"prompt":[{"prompt_string":"a b"},"a b"]}"#;
+        assert_eq!(ids(body)[0], ids(body)[1]);
     }
 
     #[test]
@@ -297,7 +309,11 @@ mod tests {
         for (body, wanted) in [
             ("{}", "prompt is missing"),
             (r#"{"prompt":5}"#, "prompt is a number"),
-            (r#"{"prompt":[{}]}"#, "prompt is an object"),
+            (r#"{"prompt":[{}]}"#, "prompt_string is missing"),
+            (
+                r#"{"prompt":{"prompt_string":"a","multimodal_data":["x"]}}"#,
+                "multimodal_data is not supported",
+            ),
             (r#"{"prompt":[[true]]}"#, "prompt holds a boolean"),
             (r#"{"prompt":[999999]}"#, "token id 999999 is outside"),
             (r#"{"prompt":[-1]}"#, "prompt holds a number"),

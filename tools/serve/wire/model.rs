@@ -10,7 +10,7 @@ use super::messages::{ChatMessage, object};
 use super::params::{Defaults, Params};
 use crate::chat::form::{Asked, ChatForm, Rendered};
 use crate::engine::backend::Facts;
-use crate::engine::constraint::{Grammars, Wanted};
+use crate::engine::grammar::{Form, Grammars, Wanted};
 use crate::engine::job::Generation;
 use crate::engine::reply::Shape;
 use crate::limits::TOOLS_MAX;
@@ -210,6 +210,30 @@ fn check_tool(index: usize, tool: &Value) -> Result<(), ApiError> {
     }
 }
 
+/// A tool of another interface, which has its form at `schema`, as OpenAI's chat interface has it: templates know that.
+pub(crate) fn function(tool: &Value, schema: &str) -> Value {
+    let mut function = json!({
+        "name": tool["name"],
+        "description": tool["description"],
+        "parameters": tool[schema],
+    });
+    if tool["strict"] == true {
+        function["strict"] = true.into();
+    }
+    json!({ "type": "function", "function": function })
+}
+
+/// Whether a reply may call more than once, by OpenAI's and Anthropic's fields.
+pub(crate) fn takes_many_calls(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    let is_one = match fields.get("tool_choice") {
+        Some(Value::Object(choice)) => {
+            Fields::within(choice, "tool_choice.").flag("disable_parallel_tool_use")?.unwrap_or(false)
+        }
+        _ => false,
+    };
+    Ok(!is_one && fields.flag("parallel_tool_calls")?.unwrap_or(true))
+}
+
 /// Whether no tool is to be called.
 pub(crate) fn calls_none(fields: &Fields<'_>) -> bool {
     fields.get("tool_choice").is_some_and(|choice| choice == "none" || choice["type"] == "none")
@@ -224,16 +248,20 @@ pub(crate) fn wanted(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Want
             ..ApiError::new(Kind::NotSupported, message)
         });
     }
-    let calls = forced_calls(fields, tools)?;
-    if calls.is_some() {
-        return Ok(calls);
-    }
-    if let Some(schema) = fields.object("json_schema")? {
-        return Ok(Some(Wanted::Json(schema.clone().into())));
-    }
-    match fields.object("response_format")? {
-        None => Ok(None),
-        Some(format) => format_wanted(&Fields::within(format, "response_format.")),
+    let calls = calls_wanted(fields, tools)?;
+    let format = match (fields.object("json_schema")?, fields.object("response_format")?) {
+        (Some(schema), _) => Some(Wanted::Json(Form { schema: schema.clone().into(), is_strict: false })),
+        (None, Some(format)) => format_wanted(&Fields::within(format, "response_format."))?,
+        (None, None) => None,
+    };
+    Ok(either(calls, format))
+}
+
+/// Of calls and a format the one that counts: calls that are forced, else the format.
+pub(crate) fn either(calls: Option<Wanted>, format: Option<Wanted>) -> Option<Wanted> {
+    match &calls {
+        Some(Wanted::Calls { is_forced: true, .. }) => calls,
+        _ => format.or(calls),
     }
 }
 
@@ -245,16 +273,18 @@ pub(crate) fn format_wanted(format: &Fields<'_>) -> Result<Option<Wanted>, ApiEr
             let schema = format
                 .object("schema")?
                 .map_or_else(|| json!({ "type": "object" }), |schema| schema.clone().into());
-            Ok(Some(Wanted::Json(schema)))
+            Ok(Some(Wanted::Json(Form { schema, is_strict: false })))
         }
         Some("json_schema") => {
             // Chat nests it once more than responses do.
-            let schema = match format.object("json_schema")? {
-                Some(inner) => inner.get("schema"),
-                None => format.get("schema"),
-            };
-            match schema {
-                Some(schema @ Value::Object(_)) => Ok(Some(Wanted::Json(schema.clone()))),
+            let inner = format.object("json_schema")?;
+            let inner = inner.map(|inner| Fields::within(inner, "response_format.json_schema."));
+            let inner = inner.as_ref().unwrap_or(format);
+            let is_strict = inner.flag("strict")?.unwrap_or(false);
+            match inner.get("schema") {
+                Some(schema @ Value::Object(_)) => {
+                    Ok(Some(Wanted::Json(Form { schema: schema.clone(), is_strict })))
+                }
                 _ => Err(format.refuse("json_schema", "has no schema that is an object")),
             }
         }
@@ -264,14 +294,15 @@ pub(crate) fn format_wanted(format: &Fields<'_>) -> Result<Option<Wanted>, ApiEr
     }
 }
 
-/// The calls that a `tool_choice` forces, in any interface's words.
-fn forced_calls(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
+/// The calls that `tools` and a `tool_choice` allow or force, in any interface's words.
+fn calls_wanted(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, ApiError> {
     let name = "tool_choice";
-    let (only, takes_many) = match fields.get(name) {
-        None => return Ok(None),
+    let (only, takes_many, is_forced) = match fields.get(name) {
+        None => (None, true, false),
         Some(Value::String(choice)) => match choice.as_str() {
-            "auto" | "none" => return Ok(None),
-            "required" | "any" => (None, true),
+            "none" => return Ok(None),
+            "auto" => (None, true, false),
+            "required" | "any" => (None, true, true),
             other => {
                 return Err(
                     fields.refuse(name, format_args!("is {other:?}, wanted none, auto, required or a tool"))
@@ -279,28 +310,32 @@ fn forced_calls(fields: &Fields<'_>, tools: &[Value]) -> Result<Option<Wanted>, 
             }
         },
         Some(Value::Object(choice)) => match choice.get("type").and_then(Value::as_str) {
-            Some("auto" | "none") => return Ok(None),
-            Some("any" | "required") => (None, true),
+            Some("none") => return Ok(None),
+            Some("auto") => (None, true, false),
+            Some("any" | "required") => (None, true, true),
             _ => {
                 let tool =
                     choice.get("function").and_then(|function| function.get("name")).or(choice.get("name"));
                 (
                     Some(tool.and_then(Value::as_str).ok_or_else(|| fields.refuse(name, "names no tool"))?),
                     false,
+                    true,
                 )
             }
         },
         Some(_) => return Err(fields.refuse(name, "wanted none, auto, required or a tool")),
     };
-    let takes_many = takes_many && fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    let takes_many = takes_many && takes_many_calls(fields)?;
     let pick = |tool: &Value| {
         let function = &tool["function"];
         let found = function["name"].as_str().filter(|found| only.is_none_or(|only| only == *found))?;
-        Some((found.to_owned(), function["parameters"].clone()))
+        let is_strict = function["strict"] == true;
+        Some((found.to_owned(), Form { schema: function["parameters"].clone(), is_strict }))
     };
-    let tools: Vec<(String, Value)> = tools.iter().filter_map(pick).collect();
+    let tools: Vec<(String, Form)> = tools.iter().filter_map(pick).collect();
     match (tools.is_empty(), only) {
-        (false, _) => Ok(Some(Wanted::Calls { tools, takes_many })),
+        (false, _) => Ok(Some(Wanted::Calls { tools, takes_many, is_forced })),
+        (true, None) if !is_forced => Ok(None),
         (true, Some(only)) => {
             Err(fields.refuse(name, format_args!("names {only:?}, which is none of the tools")))
         }
@@ -335,7 +370,7 @@ pub(crate) mod tests {
     fn a_reply_ends_where_the_context_does() {
         let model = model();
         let map = parse(b"{}").unwrap();
-        let params = params::read(&Fields::new(&map), &model.defaults, model.facts.vocabulary).unwrap();
+        let params = params::read(&Fields::new(&map), &model.defaults, &model.facts).unwrap();
         let made = |count, max| {
             let params = Params { tokens_max: max, ..params.clone() };
             model.generation(vec![7; count], Shape::Text, &params, None)
@@ -405,33 +440,39 @@ pub(crate) mod tests {
     fn forms_are_wanted_in_every_spelling() {
         let tools = [json!({ "function": { "name": "f", "parameters": { "type": "object" } } })];
         let wanted = |body: &str| wanted(&Fields::new(&parse(body.as_bytes()).unwrap()), &tools);
-        for body in [
-            "{}",
-            r#"{"tool_choice":"auto"}"#,
-            r#"{"tool_choice":{"type":"none"}}"#,
-            r#"{"response_format":{"type":"text"}}"#,
-        ] {
-            assert_eq!(wanted(body), Ok(None), "{body}");
-        }
+        assert_eq!(wanted(r#"{"tool_choice":{"type":"none"}}"#), Ok(None));
+        assert_eq!(super::wanted(&Fields::new(&parse(b"{}").unwrap()), &[]), Ok(None));
         let schema = json!({ "type": "object" });
+        let json = |is_strict| Form { schema: schema.clone(), is_strict };
+        let strict = r#"{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}}}"#;
+        assert_eq!(wanted(strict), Ok(Some(Wanted::Json(json(true)))));
         for body in [
             r#"{"response_format":{"type":"json_object"}}"#,
             r#"{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}}"#,
             r#"{"response_format":{"type":"json_schema","schema":{"type":"object"}}}"#,
             r#"{"json_schema":{"type":"object"}}"#,
         ] {
-            assert_eq!(wanted(body), Ok(Some(Wanted::Json(schema.clone()))), "{body}");
+            assert_eq!(wanted(body), Ok(Some(Wanted::Json(json(false)))), "{body}");
         }
-        let calls = |takes_many| Wanted::Calls { tools: vec![("f".to_owned(), schema.clone())], takes_many };
-        for (body, takes_many) in [
-            (r#"{"tool_choice":"required"}"#, true),
-            (r#"{"tool_choice":"required","parallel_tool_calls":false}"#, false),
-            (r#"{"tool_choice":{"type":"any"}}"#, true),
-            (r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#, false),
-            (r#"{"tool_choice":{"type":"function","name":"f"}}"#, false),
-            (r#"{"tool_choice":{"type":"tool","name":"f"}}"#, false),
+        let calls = |takes_many, is_forced| {
+            let form = Form { schema: schema.clone(), is_strict: false };
+            Wanted::Calls { tools: vec![("f".to_owned(), form)], takes_many, is_forced }
+        };
+        for (body, takes_many, is_forced) in [
+            ("{}", true, false),
+            (r#"{"tool_choice":"auto"}"#, true, false),
+            (r#"{"tool_choice":{"type":"auto"},"parallel_tool_calls":false}"#, false, false),
+            (r#"{"tool_choice":{"type":"auto","disable_parallel_tool_use":true}}"#, false, false),
+            (r#"{"response_format":{"type":"text"}}"#, true, false),
+            (r#"{"tool_choice":"required"}"#, true, true),
+            (r#"{"tool_choice":"required","parallel_tool_calls":false}"#, false, true),
+            (r#"{"tool_choice":{"type":"any"}}"#, true, true),
+            (r#"{"tool_choice":{"type":"any","disable_parallel_tool_use":true}}"#, false, true),
+            (r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#, false, true),
+            (r#"{"tool_choice":{"type":"function","name":"f"}}"#, false, true),
+            (r#"{"tool_choice":{"type":"tool","name":"f"}}"#, false, true),
         ] {
-            assert_eq!(wanted(body), Ok(Some(calls(takes_many))), "{body}");
+            assert_eq!(wanted(body), Ok(Some(calls(takes_many, is_forced))), "{body}");
         }
         for (body, words) in [
             (r#"{"tool_choice":"maybe"}"#, "tool_choice is \"maybe\""),

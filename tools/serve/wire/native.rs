@@ -9,14 +9,14 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Model;
 use super::params::{self, Params};
-use super::render::{Answer, Prepared, Whole, event, logprobs, progress, timings};
+use super::render::{Answer, Prepared, Whole, event, logprobs, progress, progress_timings, timings};
 use crate::engine::job::{End, Numbers, Progress, Summary};
 use crate::engine::reply::{Piece, TokenInfo};
 
 /// A request's body to what is to be done.
 pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -> Result<Prepared, ApiError> {
     let fields = Fields::new(body);
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     params.top_logprobs = match params::top_logprobs(&fields, "n_probs")? {
         Some(0) => None,
         count => count,
@@ -32,6 +32,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, _created: u64) -
         tells_ids: params.wants_ids,
         tells_logprobs: params.top_logprobs.is_some(),
         tells_progress: params.wants_progress,
+        tells_timings: params.wants_timings,
         has_newline: vec![false; prompts.len()],
     };
     let generations = generations(model, &fields, prompts, &params)?;
@@ -69,6 +70,7 @@ struct NativeAnswer {
     tells_ids: bool,
     tells_logprobs: bool,
     tells_progress: bool,
+    tells_timings: bool,
     has_newline: Vec<bool>,
 }
 
@@ -118,14 +120,21 @@ impl Answer for NativeAnswer {
         if self.tells_progress {
             let mut value = self.part(0, "", &[], &[]);
             value["prompt_progress"] = progress(now);
+            if self.tells_timings {
+                value["timings"] = progress_timings(now);
+            }
             event(out, None, &value);
         }
     }
 
-    fn piece(&mut self, index: usize, piece: &Piece, _numbers: &Numbers, out: &mut String) {
+    fn piece(&mut self, index: usize, piece: &Piece, numbers: &Numbers, out: &mut String) {
         self.has_newline[index] |= piece.text.contains('\n');
         let ids: Vec<TokenId> = piece.tokens.iter().map(|token| token.id).collect();
-        event(out, None, &self.part(index, &piece.text, &ids, &piece.tokens));
+        let mut value = self.part(index, &piece.text, &ids, &piece.tokens);
+        if self.tells_timings {
+            value["timings"] = timings(numbers);
+        }
+        event(out, None, &value);
     }
 
     fn done(&mut self, index: usize, summary: &Summary, _is_last: bool, out: &mut String) {

@@ -1,13 +1,17 @@
 //! How a reply is to be made: the fields that all interfaces share, in the spellings of OpenAI, llama-server and vLLM. Pure.
 
+use std::collections::BTreeMap;
+
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::SamplingAdvice;
 use flint_rt::sample::{OptionsError, SamplerOptions};
 use flint_rt::text::chat::Thinking;
+use flint_rt::text::{Specials, Tokenizer};
 use serde_json::Value;
 
 use super::error::{ApiError, Kind};
 use super::fields::Fields;
+use crate::engine::backend::Facts;
 use crate::limits::{BIASES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOP_LOGPROBS_MAX};
 
 /// What holds where a request says nothing.
@@ -54,7 +58,7 @@ pub(crate) struct Params {
 }
 
 /// Reads them; log-probabilities are each interface's own.
-pub(crate) fn read(fields: &Fields<'_>, defaults: &Defaults, vocabulary: u32) -> Result<Params, ApiError> {
+pub(crate) fn read(fields: &Fields<'_>, defaults: &Defaults, facts: &Facts) -> Result<Params, ApiError> {
     if let Some(n) = fields.count("n", 1)?
         && n != 1
     {
@@ -68,7 +72,7 @@ pub(crate) fn read(fields: &Fields<'_>, defaults: &Defaults, vocabulary: u32) ->
         }
     })?;
     Ok(Params {
-        sampling: sampling(fields, defaults, vocabulary)?,
+        sampling: sampling(fields, defaults, facts)?,
         tokens_max: tokens_max.or(defaults.tokens_max),
         tokens_min: fields.count("min_tokens", 0)?.unwrap_or(0),
         ignores_stops: fields.flag("ignore_eos")?.unwrap_or(false),
@@ -94,7 +98,7 @@ fn first<T>(
     Ok(None)
 }
 
-fn sampling(fields: &Fields<'_>, defaults: &Defaults, vocabulary: u32) -> Result<SamplerOptions, ApiError> {
+fn sampling(fields: &Fields<'_>, defaults: &Defaults, facts: &Facts) -> Result<SamplerOptions, ApiError> {
     let mut options = defaults.sampling.clone();
     let set = |name: &str, target: &mut f32| -> Result<(), ApiError> {
         if let Some(number) = fields.float(name)? {
@@ -116,13 +120,13 @@ fn sampling(fields: &Fields<'_>, defaults: &Defaults, vocabulary: u32) -> Result
     if let Some(last_n) = fields.whole("repeat_last_n")? {
         options.penalty_last_n = u32::try_from(last_n).unwrap_or(u32::MAX);
     }
-    options.logit_bias = biases(fields)?;
+    options.logit_bias = biases(fields, &facts.tokenizer)?;
     options.seed = match seed(fields)? {
         Some(seed) => seed,
         None if defaults.has_seed => defaults.sampling.seed,
         None => crate::random::number(),
     };
-    options.check(vocabulary).map_err(|error| {
+    options.check(facts.vocabulary).map_err(|error| {
         let param = match &error {
             OptionsError::OutOfRange { option, .. } => option,
             _ => "logit_bias",
@@ -143,38 +147,49 @@ fn seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// OpenAI's object from id to bias, or llama-server's list of pairs, in which `false` forbids.
-fn biases(fields: &Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+/// OpenAI's object from id to bias, or llama-server's list of pairs, in which `false` forbids. In place of an id may stand a text,
+/// which means each of its tokens; of several biases of a token the last counts.
+fn biases(fields: &Fields<'_>, tokenizer: &Tokenizer) -> Result<Vec<(TokenId, f32)>, ApiError> {
     const NAME: &str = "logit_bias";
-    let wanted = "wanted {\"id\": bias} or [[id, bias], ...]";
+    let wanted = "wanted {\"id or text\": bias} or [[id or text, bias], ...]";
     let refuse = || fields.refuse(NAME, wanted);
+    let too_many = || fields.refuse(NAME, format_args!("has more than {BIASES_MAX} entries or tokens"));
     let bias = |value: &Value| match value {
         Value::Bool(false) => Ok(f32::NEG_INFINITY),
         #[expect(clippy::cast_possible_truncation, reason = "a bias needs no more digits")]
         other => other.as_f64().map(|bias| bias as f32).ok_or_else(refuse),
     };
     let id = |id: Option<u64>| id.and_then(|id| TokenId::try_from(id).ok()).ok_or_else(refuse);
-    let biases = match fields.get(NAME) {
-        None => Vec::new(),
-        Some(Value::Object(map)) => map
-            .iter()
-            .map(|(token, value)| Ok((id(token.parse().ok())?, bias(value)?)))
-            .collect::<Result<Vec<_>, ApiError>>()?,
-        Some(Value::Array(list)) => list
-            .iter()
-            .map(|pair| match pair.as_array().map(Vec::as_slice) {
-                Some([token, value]) => Ok((id(token.as_u64())?, bias(value)?)),
-                _ => Err(refuse()),
-            })
-            .collect::<Result<Vec<_>, ApiError>>()?,
-        Some(_) => return Err(refuse()),
+    // A number in quotes is an id.
+    let ids = |text: &str| match text.parse() {
+        Ok(number) => Ok(vec![id(Some(number))?]),
+        Err(_) if text.len() > STOP_BYTES_MAX => Err(refuse()),
+        Err(_) => Ok(tokenizer.encode(text, Specials::Plain)),
     };
-    match biases.len() > BIASES_MAX {
-        true => {
-            Err(fields
-                .refuse(NAME, format_args!("has {} entries, at most {BIASES_MAX} are taken", biases.len())))
+    let mut biases = BTreeMap::new();
+    let mut add = |ids: Vec<TokenId>, bias: f32| biases.extend(ids.into_iter().map(|id| (id, bias)));
+    match fields.get(NAME) {
+        None => {}
+        Some(Value::Object(map)) if map.len() <= BIASES_MAX => {
+            for (token, value) in map {
+                add(ids(token)?, bias(value)?);
+            }
         }
-        false => Ok(biases),
+        Some(Value::Array(list)) if list.len() <= BIASES_MAX => {
+            for pair in list {
+                match pair.as_array().map(Vec::as_slice) {
+                    Some([Value::String(token), value]) => add(ids(token)?, bias(value)?),
+                    Some([token, value]) => add(vec![id(token.as_u64())?], bias(value)?),
+                    _ => return Err(refuse()),
+                }
+            }
+        }
+        Some(Value::Object(_) | Value::Array(_)) => return Err(too_many()),
+        Some(_) => return Err(refuse()),
+    }
+    match biases.len() > BIASES_MAX {
+        true => Err(too_many()),
+        false => Ok(biases.into_iter().collect()),
     }
 }
 
@@ -216,6 +231,8 @@ pub(crate) fn top_logprobs(fields: &Fields<'_>, name: &str) -> Result<Option<u32
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::engine::backend::Backend;
+    use crate::stub::{Script, Stub, nano_tokenizer};
     use crate::wire::fields::parse;
 
     /// Greedy, so that a test says itself what it draws with.
@@ -230,7 +247,8 @@ pub(crate) mod tests {
     }
 
     fn params(body: &str) -> Result<Params, ApiError> {
-        read(&Fields::new(&parse(body.as_bytes()).unwrap()), &defaults(), 100)
+        let facts = Facts { vocabulary: 100, ..Stub::new(Script::default()).facts() };
+        read(&Fields::new(&parse(body.as_bytes()).unwrap()), &defaults(), &facts)
     }
 
     #[test]
@@ -279,6 +297,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_bias_may_name_a_text() {
+        let facts = Stub::new(Script::default()).facts();
+        let read = |body: &str| read(&Fields::new(&parse(body.as_bytes()).unwrap()), &defaults(), &facts);
+        let ids = nano_tokenizer().encode(" the book", Specials::Plain);
+        assert!(ids.len() > 1);
+        let mut wanted: Vec<(TokenId, f32)> = ids.iter().map(|id| (*id, -100.0)).collect();
+        wanted.sort_by_key(|(id, _)| *id);
+        for body in [r#"{"logit_bias":{" the book":-100}}"#, r#"{"logit_bias":[[" the book",-100]]}"#] {
+            assert_eq!(read(body).unwrap().sampling.logit_bias, wanted);
+        }
+        // The last of a token counts.
+        let body = format!(r#"{{"logit_bias":[[" the book",-100],["{}",5]]}}"#, ids[0]);
+        assert!(read(&body).unwrap().sampling.logit_bias.contains(&(ids[0], 5.0)));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (body, param) in [
             (r#"{"temperature":-1}"#, "temperature"),
@@ -294,7 +328,8 @@ pub(crate) mod tests {
             (r#"{"seed":1.5}"#, "seed"),
             (r#"{"stop":5}"#, "stop"),
             (r#"{"stop":[5]}"#, "stop"),
-            (r#"{"logit_bias":{"x":1}}"#, "logit_bias"),
+            (r#"{"logit_bias":{"x":"1"}}"#, "logit_bias"),
+            (r#"{"logit_bias":[[[],1]]}"#, "logit_bias"),
             (r#"{"logit_bias":{"100":1}}"#, "logit_bias"),
             (r#"{"logit_bias":5}"#, "logit_bias"),
             (r#"{"ignore_eos":1}"#, "ignore_eos"),

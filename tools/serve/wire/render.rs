@@ -175,6 +175,17 @@ pub(crate) fn timings(numbers: &Numbers) -> Value {
     timings
 }
 
+/// llama-server's `timings` while a prompt goes on.
+pub(crate) fn progress_timings(progress: &Progress) -> Value {
+    let is_begun = progress.done > progress.cached;
+    timings(&Numbers {
+        prompt_tokens: progress.done,
+        cached_tokens: progress.cached,
+        prompt: if is_begun { progress.elapsed } else { Duration::ZERO },
+        ..Numbers::default()
+    })
+}
+
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -255,6 +266,16 @@ pub(crate) mod tests {
         assert_eq!((&drafted["draft_n"], &drafted["draft_n_accepted"]), (&7.into(), &5.into()));
         let none = super::timings(&Numbers::default());
         assert_eq!((&none["prompt_per_second"], &none["predicted_per_token_ms"]), (&0.0.into(), &0.0.into()));
+    }
+
+    #[test]
+    fn a_prompt_that_has_not_begun_has_taken_no_time() {
+        let at = |done| Progress { total: 30, cached: 10, done, elapsed: Duration::from_millis(50) };
+        let first = progress_timings(&at(10));
+        assert_eq!((&first["prompt_n"], &first["prompt_ms"]), (&0.into(), &0.0.into()));
+        let later = progress_timings(&at(20));
+        assert_eq!((&later["prompt_n"], &later["prompt_per_second"]), (&10.into(), &200.0.into()));
+        assert_eq!(later["predicted_n"], 0);
     }
 
     #[test]

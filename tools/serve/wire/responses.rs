@@ -7,10 +7,10 @@ use super::calls::Calls;
 use super::error::ApiError;
 use super::fields::{Fields, kind};
 use super::messages::{self, ChatMessage, ToolCall, check_count, object};
-use super::model::{Model, format_wanted, wanted};
+use super::model::{Model, either, format_wanted, function, wanted};
 use super::params;
-use super::render::{Answer, Prepared, Whole, event};
-use crate::engine::job::{End, Numbers, Summary};
+use super::render::{Answer, Prepared, Whole, event, progress, progress_timings, timings};
+use crate::engine::job::{End, Numbers, Progress, Summary};
 use crate::engine::reply::{Part, Piece};
 use crate::random;
 
@@ -28,7 +28,7 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     if fields.flag("background")? == Some(true) {
         return Err(fields.refuse("background", "is not supported: send false"));
     }
-    let mut params = params::read(&fields, &model.defaults, model.facts.vocabulary)?;
+    let mut params = params::read(&fields, &model.defaults, &model.facts)?;
     params.tokens_max = fields.count("max_output_tokens", 1)?.or(params.tokens_max);
     let mut thought = model.thought(&fields)?;
     if let Some(reasoning) = fields.object("reasoning")?
@@ -38,13 +38,12 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
     }
     let messages = read_messages(&fields)?;
     let tools = tools(&fields)?;
-    let wanted = match (wanted(&fields, &tools)?, fields.object("text")?) {
-        (None, Some(text)) => match Fields::within(text, "text.").object("format")? {
-            Some(format) => format_wanted(&Fields::within(format, "text.format."))?,
-            None => None,
-        },
-        (wanted, _) => wanted,
+    let format = match fields.object("text")? {
+        Some(text) => Fields::within(text, "text.").object("format")?,
+        None => None,
     };
+    let format = format.map(|format| format_wanted(&Fields::within(format, "text.format."))).transpose()?;
+    let wanted = either(wanted(&fields, &tools)?, format.flatten());
     let calls = Calls::new(&fields, &tools, "call_")?;
     let rendered = model.render(&messages, &tools, thought.thinking, true, None)?;
     let shape = model.chat_shape(rendered.is_thinking);
@@ -57,6 +56,8 @@ pub(crate) fn prepare(model: &Model, body: &Map<String, Value>, created: u64) ->
         model: model.name.clone(),
         instructions: fields.text("instructions")?.map(str::to_owned),
         tokens_max: fields.count("max_output_tokens", 1)?,
+        tells_progress: params.wants_progress,
+        tells_timings: params.wants_timings,
         sequence: 0,
         items: Vec::new(),
         open: None,
@@ -69,14 +70,7 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let tools = super::model::tools(fields)?;
     let nested = |tool: Value| match tool.get("function") {
         Some(_) => tool,
-        None => json!({
-            "type": "function",
-            "function": {
-                "name": tool["name"],
-                "description": tool["description"],
-                "parameters": tool["parameters"],
-            },
-        }),
+        None => function(&tool, "parameters"),
     };
     Ok(tools.into_iter().map(nested).collect())
 }
@@ -174,6 +168,8 @@ struct ResponseAnswer {
     model: String,
     instructions: Option<String>,
     tokens_max: Option<u32>,
+    tells_progress: bool,
+    tells_timings: bool,
     sequence: u64,
     /// Items that are complete.
     items: Vec<Value>,
@@ -335,7 +331,18 @@ impl Answer for ResponseAnswer {
         }
     }
 
-    fn piece(&mut self, _index: usize, piece: &Piece, _numbers: &Numbers, out: &mut String) {
+    fn progress(&mut self, now: &Progress, out: &mut String) {
+        if self.tells_progress {
+            let response = self.response("in_progress", Value::Null, Value::Null);
+            let mut data = json!({ "response": response, "prompt_progress": progress(now) });
+            if self.tells_timings {
+                data["timings"] = progress_timings(now);
+            }
+            self.send(out, "response.in_progress", data);
+        }
+    }
+
+    fn piece(&mut self, _index: usize, piece: &Piece, numbers: &Numbers, out: &mut String) {
         self.open(piece.part, out);
         let index = self.items.len();
         let Some((_, id, text)) = &mut self.open else { return };
@@ -344,6 +351,9 @@ impl Answer for ResponseAnswer {
             json!({ "item_id": id, "output_index": index, "content_index": 0, "delta": piece.text });
         if piece.part == Part::Content {
             data["logprobs"] = json!([]);
+        }
+        if self.tells_timings {
+            data["timings"] = timings(numbers);
         }
         self.send(out, names(piece.part).delta, data);
     }
@@ -367,7 +377,11 @@ impl Answer for ResponseAnswer {
         self.close(out);
         let (status, details) = Self::ending(&summary.end);
         let response = self.response(status, usage(&summary.numbers), details);
-        self.send(out, &format!("response.{status}"), json!({ "response": response }));
+        let mut data = json!({ "response": response });
+        if self.tells_timings {
+            data["timings"] = timings(&summary.numbers);
+        }
+        self.send(out, &format!("response.{status}"), data);
     }
 
     fn failed(&mut self, error: &ApiError, out: &mut String) {

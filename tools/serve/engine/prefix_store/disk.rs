@@ -227,6 +227,20 @@ impl Disk {
         loaded
     }
 
+    /// Removes the files that `prompt` could go on from.
+    pub(super) fn remove(&self, prompt: &[TokenId]) {
+        let mut entries = self.lock();
+        let (leave, stay) =
+            std::mem::take(&mut *entries).into_iter().partition(|entry| entry.head.reach(prompt) > 0);
+        *entries = stay;
+        drop(entries);
+        let leave: Vec<Entry> = leave;
+        for entry in leave {
+            // One that another server removed first is gone, too.
+            let _ = fs::remove_file(entry.path);
+        }
+    }
+
     fn forget(&self, path: &Path, error: &SnapshotError) {
         self.lock().retain(|entry| entry.path != path);
         let is_worthless = matches!(

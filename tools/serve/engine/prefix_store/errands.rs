@@ -12,6 +12,7 @@ use super::metrics::{Origin, PrefixMetrics};
 use super::requests::Asker;
 use super::store::PrefixStore;
 use crate::engine::backend::Backend;
+use crate::limits::KEPT_LOAD_TIME;
 use crate::wire::error::Kind;
 
 /// How long a slot's errands go on before another slot has its turn: a slice of 8 MiB or some.
@@ -37,7 +38,7 @@ pub(super) enum Errand {
     Writing { answer: Answer<u64>, tokens: usize, asker: Asker },
     LoadKept { path: PathBuf, bytes: u64, to: u32 },
     LoadNamed { path: PathBuf, asker: Asker },
-    LoadingKept { answer: Answer<Snapshot>, bytes: u64, to: u32 },
+    LoadingKept { answer: Answer<Snapshot>, bytes: u64, to: u32, until: Instant },
     LoadingNamed { answer: Answer<Snapshot>, asker: Asker },
     Restore { from: From, to: u32, origin: Origin, asker: Option<(Asker, u64)> },
     Restoring { restoring: Restoring, bytes: u64, origin: Origin, asker: Option<(Asker, u64)> },
@@ -183,8 +184,15 @@ impl PrefixStore {
                     }
                 })
             }
-            Errand::LoadingKept { answer, bytes, to } => Ok(match answer.look() {
-                None => Left::Waits(Errand::LoadingKept { answer, bytes, to }),
+            Errand::LoadingKept { answer, bytes, to, until } => Ok(match answer.look() {
+                None if Instant::now() >= until => {
+                    tracing::warn!(
+                        "a kept conversation did not come from the drive in time: it is fed again"
+                    );
+                    metrics.dropped();
+                    Left::Nothing
+                }
+                None => Left::Waits(Errand::LoadingKept { answer, bytes, to, until }),
                 Some(Some(Ok(snapshot))) => {
                     let snapshot = Arc::new(snapshot);
                     self.memory.insert(snapshot.clone());
@@ -326,8 +334,36 @@ impl PrefixStore {
             return Left::Nothing;
         }
         match self.files.as_ref().and_then(|files| files.load_kept(path)) {
-            Some(answer) => Left::Waits(Errand::LoadingKept { answer, bytes, to }),
+            Some(answer) => {
+                let until = Instant::now() + KEPT_LOAD_TIME;
+                Left::Waits(Errand::LoadingKept { answer, bytes, to, until })
+            }
             None => Left::Nothing,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PrefixOptions;
+    use super::super::files::Files;
+    use super::*;
+    use crate::stub::{Script, Stub};
+
+    #[test]
+    fn a_drive_that_hangs_holds_a_slot_for_a_while_only() {
+        let mut backend = Stub::new(Script::default());
+        let mut session = backend.open_session().unwrap();
+        let options = PrefixOptions { memory_bytes: 1 << 20, ..PrefixOptions::default() };
+        let mut store = PrefixStore::open(&options, &backend, 1).unwrap();
+        let metrics = crate::metrics::Metrics::new().prefix;
+        let (_sender, answer) = Files::unanswered();
+        let until = Instant::now() + Duration::from_millis(50);
+        store.slots[0].errands.push_back(Errand::LoadingKept { answer, bytes: 1, to: 1, until });
+        store.step(0, &mut backend, &mut session, &metrics).unwrap();
+        assert!(store.is_busy(0) || Instant::now() >= until);
+        std::thread::sleep(Duration::from_millis(60));
+        store.step(0, &mut backend, &mut session, &metrics).unwrap();
+        assert!(!store.is_busy(0));
     }
 }

@@ -101,6 +101,13 @@ impl Files {
         Ok(Self { common, writes, reads, writer })
     }
 
+    /// An answer that does not come while its sender is kept.
+    #[cfg(test)]
+    pub(super) fn unanswered() -> (SyncSender<Result<Snapshot, SnapshotError>>, Answer<Snapshot>) {
+        let (sender, answer) = sync_channel(1);
+        (sender, Answer(answer))
+    }
+
     /// Has it written into the folder. Whether there was room in the queue.
     pub(super) fn keep(&self, snapshot: Arc<Snapshot>) -> bool {
         self.writes.try_send(Write::Keep(snapshot)).is_ok()

@@ -3,7 +3,7 @@
 //! - Owns: the snapshots. In: snapshots, prompts. Out: the one that has most of a prompt.
 //! - Invariants: with what others told it that they hold, never more bytes than the limit; what somebody works with stays.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::Snapshot;
@@ -18,13 +18,15 @@ struct Entry {
 /// The snapshots.
 pub(super) struct Memory {
     entries: Vec<Entry>,
+    /// Those that others took the place of while somebody worked with them, as who writes them does.
+    leaving: Vec<Weak<Snapshot>>,
     bytes_max: u64,
     uses: u64,
 }
 
 impl Memory {
     pub(super) fn new(bytes_max: u64) -> Self {
-        Self { entries: Vec::new(), bytes_max, uses: 0 }
+        Self { entries: Vec::new(), leaving: Vec::new(), bytes_max, uses: 0 }
     }
 
     /// Whether anything can be kept.
@@ -33,7 +35,11 @@ impl Memory {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.snapshot.bytes()).sum()
+        self.entries.iter().map(|entry| entry.snapshot.bytes()).sum::<u64>() + self.leaving_bytes()
+    }
+
+    fn leaving_bytes(&self) -> u64 {
+        self.leaving.iter().filter_map(Weak::upgrade).map(|snapshot| snapshot.bytes()).sum()
     }
 
     pub(super) fn snapshots(&self) -> impl Iterator<Item = &Arc<Snapshot>> {
@@ -52,6 +58,7 @@ impl Memory {
                 is_held: Arc::strong_count(&entry.snapshot) > 1,
             })
             .collect();
+        let other_bytes = other_bytes.saturating_add(self.leaving_bytes());
         let leave = victims(&kept, new_bytes.saturating_add(other_bytes), self.bytes_max)?;
         let mut index = 0;
         self.entries.retain(|_| {
@@ -83,6 +90,7 @@ impl Memory {
     /// Whether somebody works with one of them, as who writes it does.
     pub(super) fn is_any_held(&self) -> bool {
         self.entries.iter().any(|entry| Arc::strong_count(&entry.snapshot) > 1)
+            || self.leaving.iter().any(|snapshot| snapshot.strong_count() > 0)
     }
 
     /// Notes a use.
@@ -95,9 +103,26 @@ impl Memory {
 
     /// Keeps it, in the place of those that it continues. There has to be room.
     pub(super) fn insert(&mut self, snapshot: Arc<Snapshot>) {
-        self.entries.retain(|entry| !snapshot.tokens().starts_with(entry.snapshot.tokens()));
+        self.remove(|entry| snapshot.tokens().starts_with(entry.tokens()));
         self.uses += 1;
         self.entries.push(Entry { snapshot, used: self.uses });
+    }
+
+    /// Forgets what `prompt` could go on from.
+    pub(super) fn forget(&mut self, prompt: &[TokenId]) {
+        self.remove(|snapshot| snapshot.reach(prompt) > 0);
+    }
+
+    fn remove(&mut self, leaves: impl Fn(&Snapshot) -> bool) {
+        self.leaving.retain(|snapshot| snapshot.strong_count() > 0);
+        let leaving = &mut self.leaving;
+        self.entries.retain(|entry| {
+            let stays = !leaves(&entry.snapshot);
+            if !stays && Arc::strong_count(&entry.snapshot) > 1 {
+                leaving.push(Arc::downgrade(&entry.snapshot));
+            }
+            stays
+        });
     }
 }
 
@@ -162,5 +187,28 @@ pub(super) mod tests {
         assert_eq!(tokens, [vec![1, 3, 4], vec![1, 2, 3]]);
         assert_eq!(memory.common(&[1, 2, 3, 4]), 3);
         assert!(memory.find(&[7]).is_none());
+    }
+
+    #[test]
+    fn what_is_still_being_written_counts_until_it_is() {
+        let mut memory = Memory::new(36);
+        let writing = snapshot(&[1, 2, 3, 4]);
+        memory.insert(writing.clone());
+        assert_eq!(insert(&mut memory, &[1, 2, 3, 4, 5]), Some(0));
+        assert_eq!((memory.bytes(), memory.is_any_held()), (36, true));
+        // Neither may leave for it.
+        assert_eq!(memory.make_room(24, 0), None);
+        drop(writing);
+        assert_eq!((memory.bytes(), memory.is_any_held()), (20, false));
+        assert_eq!(memory.make_room(16, 0), Some(0));
+    }
+
+    #[test]
+    fn what_a_prompt_could_go_on_from_is_forgotten() {
+        let mut memory = Memory::new(1000);
+        insert(&mut memory, &[1, 2, 3]);
+        insert(&mut memory, &[7, 8]);
+        memory.forget(&[1, 2, 9]);
+        assert!(!memory.has(&[1, 2]) && memory.has(&[7, 8]));
     }
 }

@@ -215,6 +215,20 @@ impl PrefixStore {
         chosen.slot
     }
 
+    /// Forgets what a slot's conversation was brought back from, and what a prompt alike would be: the rows may be no numbers. Where
+    /// they were good, this costs time.
+    pub(crate) fn distrust(&mut self, index: usize, prompt: &[TokenId]) {
+        let slot = &mut self.slots[index];
+        slot.cuts.clear();
+        slot.wanted.clear();
+        if slot.origin != Origin::Slot {
+            self.memory.forget(prompt);
+            if let Some(disk) = &self.disk {
+                disk.remove(prompt);
+            }
+        }
+    }
+
     /// Notes that a slot's errands are done and it keeps `kept` tokens of its prompt.
     pub(crate) fn settled(&mut self, index: usize, kept: u32, metrics: &PrefixMetrics) {
         let slot = &mut self.slots[index];
