@@ -160,7 +160,7 @@ fn a_piece_of_a_prompt_rides_beside_tokens() {
         let Some(mut engine) = open(|options| {
             options.pool_slots = Some(6);
             options.is_deterministic = is_deterministic;
-            options.tuning = is_deterministic.then(|| tiles_of_a_gpu());
+            options.tuning = is_deterministic.then(tiles_of_a_gpu);
         }) else {
             return skip_without_device();
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
 use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::disk::ReadPath;
-use flint_rt::engine::HostMemory;
+use flint_rt::engine::{HostMemory, SpeculateMode};
 use flint_rt::expert::{HostPath, PrefetchMode};
 use flint_rt::kernels::tuning::TuningChanges;
 use flint_rt::sample::SamplerOptions;
@@ -148,6 +148,10 @@ pub(crate) struct RunArgs {
     /// Do not use what `bench --tune` found.
     #[arg(long, env = "FLINT_RT_NO_TUNED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_tuned: bool,
+    /// Compute several tokens in a step where a conversation says again what it said, and keep those that would have been
+    /// chosen: auto, as many as pay; off; or so many beside each token, 1 to 7. Replies are the same [default: off].
+    #[arg(long, env = "FLINT_RT_SPECULATE", value_name = "auto|off|N")]
+    pub(crate) speculate: Option<SpeculateMode>,
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,

@@ -58,16 +58,22 @@ impl Conversations {
         Ok(())
     }
 
-    /// Feeds each its token `index`.
+    /// Feeds each its token `index`; one that is alone takes up to `drafts_max` of the tokens behind it as drafts, where they are wanted.
     ///
     /// # Errors
-    /// As [`Engine::feed_token`] and [`Engine::feed_many`]; [`ModelError::Stopped`] at Ctrl-C.
-    pub(super) fn token(&mut self, engine: &mut Engine, index: usize) -> Result<(), EngineError> {
+    /// As [`Engine::feed_next`] and [`Engine::feed_many`]; [`ModelError::Stopped`] at Ctrl-C.
+    pub(super) fn token(
+        &mut self,
+        engine: &mut Engine,
+        index: usize,
+        drafts_max: u32,
+    ) -> Result<(), EngineError> {
         if interrupt::is_requested() {
             return Err(ModelError::Stopped.into());
         }
         if let ([session], [ids]) = (self.sessions.as_mut_slice(), self.ids.as_slice()) {
-            return engine.feed_token(session, ids[index], Want::Greedy).map(drop);
+            // As a model that says what the text has next.
+            return engine.feed_next(session, ids[index], Want::Greedy, drafts_max).map(drop);
         }
         let feeds = self.sessions.iter_mut().zip(&self.ids);
         let mut feeds: Vec<_> = feeds

@@ -238,7 +238,7 @@ fn profile_begun(
         conversations.prompt(engine, depth, Want::Nothing, &mut watch)?;
     }
     for index in depth..begin {
-        conversations.token(engine, index)?;
+        conversations.token(engine, index, 0)?;
     }
     engine.take_profile();
     case.n_gen -= settling;
@@ -247,7 +247,7 @@ fn profile_begun(
         conversations.prompt(engine, prompted, Want::Greedy, &mut watch)?;
     }
     for index in prompted..prompted + case.n_gen as usize {
-        conversations.token(engine, index)?;
+        conversations.token(engine, index, 0)?;
     }
     Ok((case.tokens(), engine.take_profile()))
 }
@@ -301,7 +301,9 @@ fn repetition(
         if outcome.is_err() {
             break;
         }
-        outcome = conversations.token(engine, index);
+        // Recorded picks are those of single tokens.
+        let behind = if recording.is_some() { 0 } else { context - 1 - index };
+        outcome = conversations.token(engine, index, u32::try_from(behind).unwrap_or(u32::MAX));
         if let (Some(recording), Ok(())) = (&mut recording, &outcome) {
             engine.last_routes().iter().for_each(|routes| recording.add(routes));
             recording.end_chunk();

@@ -111,6 +111,12 @@ impl Outputs {
         ));
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
         say(format!("kernels: {}", row.tuning));
+        if row.draft_n > 0 {
+            say(format!(
+                "drafts of {}, {}: {} of {} were right, {:.2} tokens a step",
+                row.test, row.speculate, row.draft_n_accepted, row.draft_n, row.tokens_a_step
+            ));
+        }
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
             say(format!(
                 "simulated drive: {late} reads of {} came later than it would have given them",
@@ -242,6 +248,8 @@ fn run_model(
             cache_policy: args.policy,
             sessions: cases.iter().map(|case| case.n_parallel).max(),
             is_deterministic: args.deterministic,
+            // A number is to say what a token takes, whatever the text repeats, unless this is asked for.
+            speculate: args.machine.run.speculate.unwrap_or_default(),
             ..open::options(engine_args, &model, Some(context))
         };
         let opened = open::engine_by(engine_args, &model, &options);

@@ -150,6 +150,16 @@ pub(crate) struct Row {
     /// Share of a layer's picks that were among the guesses made one layer earlier.
     #[serde(default)]
     pub(crate) prefetch_accuracy: Option<f64>,
+    /// When drafts of the next tokens were verified; and how many, and how many of them were right.
+    #[serde(default)]
+    pub(crate) speculate: String,
+    #[serde(default)]
+    pub(crate) draft_n: u64,
+    #[serde(default)]
+    pub(crate) draft_n_accepted: u64,
+    /// Generated tokens by steps that gave them.
+    #[serde(default)]
+    pub(crate) tokens_a_step: f64,
     /// Misses that host memory had, guesses left out; and experts copied there as they left their slot.
     #[serde(default)]
     pub(crate) host_hits: u64,

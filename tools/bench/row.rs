@@ -3,7 +3,7 @@
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::expectation::{DeviceCost, Expectation, TokenCost};
 use flint_rt::engine::hit_curve::{Hits, Routes};
-use flint_rt::engine::{Engine, TimeSplit};
+use flint_rt::engine::{Engine, SpeculateStats, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
 
@@ -50,6 +50,7 @@ struct Sums {
     guessed_at: u64,
     guessed_right: u64,
     kept: u64,
+    speculate: SpeculateStats,
     submissions: u64,
     segments: u64,
     stops: u64,
@@ -84,6 +85,10 @@ impl Sums {
             guessed_at: sum(|sample| sample.telemetry.stream.picks_guessed_at),
             guessed_right: sum(|sample| sample.telemetry.stream.picks_guessed_right),
             kept: sum(|sample| sample.telemetry.inflow.kept),
+            speculate: samples
+                .iter()
+                .map(|sample| sample.telemetry.speculate)
+                .fold(SpeculateStats::default(), SpeculateStats::plus),
             submissions: sum(|sample| sample.telemetry.decode.submissions),
             segments: sum(|sample| sample.telemetry.decode.segments),
             stops: sum(|sample| sample.telemetry.decode.stops),
@@ -253,6 +258,10 @@ impl Row {
             prefetch_late: sums.late_hits,
             prefetch_accuracy: (sums.guessed_at > 0)
                 .then(|| sums.guessed_right as f64 / sums.guessed_at as f64),
+            speculate: engine.speculates().to_string(),
+            draft_n: sums.speculate.drafted,
+            draft_n_accepted: sums.speculate.accepted,
+            tokens_a_step: sums.speculate.tokens_a_step(u64::from(case.n_gen) * samples.len() as u64),
             host_hits: sums.host_hits,
             host_kept: sums.kept,
             load_ns_a_token: a_token(sums.load_ns),

@@ -38,6 +38,8 @@ pub mod session;
 
 pub mod snapshot;
 
+pub mod speculate;
+
 pub mod generate;
 
 pub mod telemetry;
@@ -61,6 +63,7 @@ pub use pressure::Pressure;
 pub use profile::{KernelTime, StepProfile};
 pub use session::{Feed, Session};
 pub use snapshot::{Snapshot, SnapshotError};
+pub use speculate::{SpeculateMode, SpeculateStats};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;

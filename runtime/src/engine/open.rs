@@ -16,9 +16,11 @@ use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
 use crate::engine::profile::Profiler;
 use crate::engine::snapshot::porter::Porter;
+use crate::engine::speculate::SpeculateStats;
+use crate::engine::speculate::control::SpeculateControl;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
 use crate::engine::tuned::{self, ChosenTuning};
-use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
+use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session, SpeculateMode};
 use crate::expert::{
     CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
     TransportOptions, TransportReport, Watch,
@@ -107,6 +109,11 @@ pub struct Engine {
     tuning: ChosenTuning,
     /// Where dispatches are timed.
     pub(super) profiler: Option<Profiler>,
+    /// Steps that were begun.
+    pub(super) step_count: u64,
+    /// How many drafts a step verifies.
+    pub(super) speculation: SpeculateControl,
+    pub(super) speculate_stats: SpeculateStats,
     /// What snapshots pass through.
     pub(super) porter: Porter,
 }
@@ -295,6 +302,9 @@ impl Engine {
             step_ns: 0,
             profiler: None,
             tuning: chosen,
+            step_count: 0,
+            speculation: SpeculateControl::new(options.speculate),
+            speculate_stats: SpeculateStats::default(),
             porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })
@@ -423,6 +433,11 @@ impl Engine {
     /// Turns reads ahead on or off; sessions that are open follow.
     pub fn set_prefetch(&mut self, is_on: bool) {
         self.model.streamer.set_prefetch(prefetch_mode(Some(is_on)));
+    }
+
+    /// Says when drafts are verified from now on; what was learned of them is forgotten.
+    pub fn set_speculate(&mut self, mode: SpeculateMode) {
+        self.speculation = SpeculateControl::new(mode);
     }
 
     /// What was read into host memory, and why, since the engine was opened.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::disk::{DriveModel, ReadPath};
-use crate::engine::HostMemory;
+use crate::engine::{HostMemory, SpeculateMode};
 use crate::expert::{HostPath, Policy};
 use crate::gpu::{CopyQueue, DeviceKind};
 use crate::kernels::Tuning;
@@ -31,6 +31,9 @@ pub struct EngineOptions {
     pub cache_policy: Option<Policy>,
     /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
+    /// Whether steps verify drafts of the tokens that may follow, where a conversation repeats itself
+    /// ([`crate::engine::Engine::generate`], [`crate::engine::Engine::feed_speculating`]); the default is off.
+    pub speculate: SpeculateMode,
     /// Tokens of a prompt that go through the layers together; the default is 512, and up to 4096 where that costs few slots.
     pub prefill_chunk: Option<u32>,
     /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in

@@ -89,6 +89,7 @@ impl Engine {
     /// Notes a step that began at `begin` and has just ended, and looks after what lies between steps.
     pub(super) fn note_step(&mut self, what: &'static str, begin: Instant) {
         let end = Instant::now();
+        self.step_count += 1;
         let step_ns = u64::try_from(end.duration_since(begin).as_nanos()).unwrap_or(u64::MAX);
         self.step_ns += step_ns;
         self.model.watch.log.add(Lane::Step, what, None, 0, begin, end);

@@ -184,14 +184,14 @@ impl Attention {
 
     /// Records both dispatches for one token in row 0.
     pub fn record(&self, recorder: &mut Recorder) {
-        self.record_attend(recorder, 0);
+        self.record_attend(recorder, 0, 1);
         recorder.barrier();
-        self.record_merge(recorder, 0);
+        self.record_merge(recorder, 0, 1);
     }
 
-    /// Records the first dispatch for the token in `row`, with control words as those of [`Rope::record_from`].
-    pub fn record_attend(&self, recorder: &mut Recorder, row: u32) {
-        self.assert_row(row);
+    /// Records the first dispatch for `count` tokens in rows from `row` on, with control words as those of [`Rope::record_from`].
+    pub fn record_attend(&self, recorder: &mut Recorder, row: u32, count: u32) {
+        self.assert_rows(row, count);
         let shape = &self.shape;
         let push = AttentionPush {
             head_count: shape.head_count,
@@ -201,27 +201,22 @@ impl Attention {
             splits: self.splits,
             scale: attention_scale(shape.head_dim),
         };
-        let (base, grid) = ([0, 0, row], [shape.kv_head_count, self.splits, 1]);
+        let (base, grid) = ([0, 0, row], [shape.kv_head_count, self.splits, count]);
         recorder.dispatch_from(&self.attend, &self.attend_bindings, push.bytes(), base, grid);
     }
 
     /// Records the second dispatch, behind a barrier.
-    pub fn record_merge(&self, recorder: &mut Recorder, row: u32) {
-        self.assert_row(row);
+    pub fn record_merge(&self, recorder: &mut Recorder, row: u32, count: u32) {
+        self.assert_rows(row, count);
         let AttentionShape { head_count, head_dim, .. } = self.shape;
         let push = AttentionMergePush { head_count, head_dim, splits: self.splits };
-        recorder.dispatch_from(
-            &self.merge,
-            &self.merge_bindings,
-            push.bytes(),
-            [0, row, 0],
-            [head_count, 1, 1],
-        );
+        let (base, grid) = ([0, row, 0], [head_count, count, 1]);
+        recorder.dispatch_from(&self.merge, &self.merge_bindings, push.bytes(), base, grid);
     }
 
-    fn assert_row(&self, row: u32) {
+    fn assert_rows(&self, row: u32, count: u32) {
         let rows = self.tokens_max.min(STEP_SEQUENCES_MAX);
-        assert!(row < rows, "attention: row {row} of {rows}");
+        assert!(row + count <= rows, "attention: {count} rows from {row} on, of {rows}");
     }
 }
 

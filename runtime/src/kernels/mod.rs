@@ -78,7 +78,7 @@ impl Binder<'_> {
 /// Rows that go through a matrix together, and the order in which each row's products are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// The next tokens of as many sequences: each is summed as it would be alone.
+    /// The next tokens of as many sequences, or next tokens and drafts of those behind them: each is summed as it would be alone.
     Few(u32),
     /// Tokens of prompts: whatever is fastest, the same for each of them.
     Many(u32),

@@ -4,7 +4,7 @@
 
 use crate::gpu::{GpuError, Recorder};
 use crate::kernels::attention::RopeBuffers;
-use crate::kernels::{Attention, AttentionRows, AttentionShape, Binder, Rope};
+use crate::kernels::{Attention, AttentionRows, AttentionShape, Binder, Rope, Rows};
 use crate::model::Model;
 use crate::model::kv_cache::LayerCache;
 use crate::model::weights::LayerWeights;
@@ -73,28 +73,28 @@ pub(super) struct AttendRows<'a> {
     pub(super) attend: &'a Attend,
     /// The first of its rows.
     pub(super) first: u32,
-    /// How many there are.
-    pub(super) count: u32,
+    /// How many there are, and whether each is as it would be alone.
+    pub(super) rows: Rows,
 }
 
-/// For the rows of several sequences.
+/// For the rows of several sequences, pieces of prompts last.
 pub(super) fn record_all(parts: &[AttendRows<'_>], recorder: &mut Recorder) {
     for part in parts {
-        part.attend.rope.record_from(recorder, part.first, part.count);
+        part.attend.rope.record_from(recorder, part.first, part.rows.count());
     }
     recorder.barrier();
-    let is_split = |part: &&AttendRows<'_>| part.count == 1 && !part.attend.one_as_many;
+    let is_split = |part: &&AttendRows<'_>| matches!(part.rows, Rows::Few(_)) && !part.attend.one_as_many;
     for part in parts {
         if is_split(&part) {
-            part.attend.attention.record_attend(recorder, part.first);
+            part.attend.attention.record_attend(recorder, part.first, part.rows.count());
         } else {
-            part.attend.rows.record(recorder, part.first, part.count);
+            part.attend.rows.record(recorder, part.first, part.rows.count());
         }
     }
     if parts.iter().any(|part| is_split(&part)) {
         recorder.barrier();
     }
     for part in parts.iter().filter(is_split) {
-        part.attend.attention.record_merge(recorder, part.first);
+        part.attend.attention.record_merge(recorder, part.first, part.rows.count());
     }
 }

@@ -50,8 +50,8 @@ pub struct LayerRows<'a> {
     pub layer: &'a Layer,
     /// The first of its rows.
     pub first: u32,
-    /// How many there are.
-    pub count: u32,
+    /// How many there are, and how they are summed.
+    pub rows: Rows,
 }
 
 /// Tiles of one kind in a wave of experts.
@@ -153,13 +153,13 @@ impl Layer {
     }
 
     /// Attention of several sequences' rows, each over its own cache, added to the residual, and the norm in front of what follows.
-    /// `parts` hold together the step's `rows`, those of one row first.
+    /// `parts` hold together the step's `rows`, pieces of prompts last.
     pub fn record_attend(parts: &[LayerRows<'_>], recorder: &mut Recorder, rows: Rows) {
         let any = parts[0].layer;
         any.record_inputs(recorder, rows);
         let attends: Vec<_> = parts
             .iter()
-            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, count: part.count })
+            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, rows: part.rows })
             .collect();
         record_all(&attends, recorder);
         any.record_outputs(recorder, rows);

@@ -65,7 +65,7 @@ impl Model {
         want: Want,
         observer: &mut dyn PrefillObserver,
     ) -> Result<StepOutput, ModelError> {
-        let mut outputs = self.step(&mut [Part { sequence, tokens, want }], observer)?;
+        let mut outputs = self.step(&mut [Part { sequence, tokens, drafts: 0, want }], observer)?;
         outputs.pop().expect("invariant: a part has an output")
     }
 
@@ -249,14 +249,15 @@ impl Model {
             return;
         }
         let used = self.config.experts_used as usize;
-        let mut words = vec![0_u32; parts.len() * 2 * used];
+        let mut words = vec![0_u32; rows_of(parts).count() as usize * 2 * used];
         let moe_layer = u64::from(next - self.config.lead_layer_count);
         self.scratch.guess_report.read(moe_layer * words.len() as u64 * 4, &mut words);
         if let Some(forced) = &self.forced {
             // The model's own routers know nothing of the picks that are dictated.
-            for (part, guesses) in parts.iter().zip(words.chunks_exact_mut(2 * used)) {
+            let positions = parts.iter().flat_map(|part| (part.sequence.position..).take(part.tokens.len()));
+            for (position, guesses) in positions.zip(words.chunks_exact_mut(2 * used)) {
                 let moe_layer = next - self.config.lead_layer_count;
-                let Some(recorded) = forced.guess(part.sequence.position, moe_layer) else { return };
+                let Some(recorded) = forced.guess(position, moe_layer) else { return };
                 guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
             }
         }
@@ -288,19 +289,21 @@ impl Model {
         routes
     }
 
-    /// The head on the last row of each part that wants something, and the copy of the logits that are wanted.
+    /// The head on the wanted rows of each part, and the copy of the logits that are wanted.
     pub(super) fn record_wanted_logits(&self, parts: &[Placed<'_>], recorder: &mut Recorder) {
-        let wanting: Vec<_> = parts.iter().filter(|part| part.want != Want::Nothing).collect();
-        if wanting.is_empty() {
+        let rows: Vec<u32> = parts.iter().flat_map(Placed::wanted_rows).collect();
+        if rows.is_empty() {
             return;
         }
-        let rows: Vec<u32> = wanting.iter().map(|part| part.last_row()).collect();
         parts[0].sequence.head.record_each(recorder, &rows);
         recorder.barrier();
-        for (row, part) in (0..).zip(wanting) {
+        let mut first = 0;
+        for part in parts {
+            let count = u32::try_from(part.wanted_rows().len()).expect("invariant: at most LOGIT_ROWS");
             if part.want == Want::Logits {
-                self.record_logits_copy(recorder, row, 1);
+                self.record_logits_copy(recorder, first, count);
             }
+            first += count;
         }
     }
 
