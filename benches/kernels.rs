@@ -259,7 +259,7 @@ fn attention(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
                     [&buffers.wide_in, k_cache, v_cache, &buffers.partial, &buffers.sinks, &buffers.wide_out];
                 Attention::new(&model.one(), bound, &shape.attention(window))
             },
-            |kernel, recorder| kernel.record(recorder, 1),
+            Attention::record,
         )?;
     }
     Ok(())
@@ -300,8 +300,7 @@ fn experts(kernels: &mut Kernels<'_>, light: usize) -> Result<(), GpuError> {
             let buffers = &model.buffers;
             let (logits, table) = (&buffers.router_logits, &buffers.table);
             let bound = RouteBuffers { logits, table, routes: &buffers.routes, report: &buffers.report };
-            let place =
-                RoutePlace { layer: LayerIndex(2), moe_layer: 0, report_first: 0, weights_scale: 1.0 };
+            let place = RoutePlace { layer: LayerIndex(2), moe_layer: 0, weights_scale: 1.0 };
             Route::new(&model.one(), &bound, &buffers.tiles, place)
         },
         Route::record_resolved,

@@ -6,10 +6,16 @@ mod nano;
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, EngineError, EngineOptions, Feed, HostMemory, Session};
 use flint_rt::gpu::DeviceKind;
-use flint_rt::kernels::Tuning;
+use flint_rt::kernels::{Many, ManyForm, Tuning};
 use flint_rt::model::prefill::{NoObserver, PrefillObserver};
 use flint_rt::model::{LayerRoutes, ModelError, Want};
 use nano::{Vectors, open_nano, skip_without_device};
+
+/// A GPU's sizes, but for products of prompts, whose large tiles a software device compiles for minutes.
+fn tiles_of_a_gpu() -> Tuning {
+    let many = Many::new(ManyForm::Tiles, DeviceKind::Software);
+    Tuning { many, ..Tuning::for_device(DeviceKind::Discrete) }
+}
 
 /// Tokens of a reply.
 const REPLY: usize = 5;
@@ -116,9 +122,7 @@ fn a_session_has_the_same_bits_alone_and_beside_others() {
             options.host_memory = HostMemory::Auto;
         }),
         // Several subgroups sum a row, and keys are split in 16.
-        ("the tiles of a GPU", &[2, 3, 5], |options| {
-            options.tuning = Some(Tuning::for_device(DeviceKind::Discrete))
-        }),
+        ("the tiles of a GPU", &[2, 3, 5], |options| options.tuning = Some(tiles_of_a_gpu())),
         ("a deterministic engine", &[3], |options| options.is_deterministic = true),
     ];
     for (name, counts, change) in ways {
@@ -156,7 +160,7 @@ fn a_piece_of_a_prompt_rides_beside_tokens() {
         let Some(mut engine) = open(|options| {
             options.pool_slots = Some(6);
             options.is_deterministic = is_deterministic;
-            options.tuning = is_deterministic.then(|| Tuning::for_device(DeviceKind::Discrete));
+            options.tuning = is_deterministic.then(tiles_of_a_gpu);
         }) else {
             return skip_without_device();
         };
@@ -198,7 +202,7 @@ fn a_piece_of_a_prompt_rides_beside_tokens() {
 fn a_deterministic_engine_does_not_see_how_a_prompt_was_cut() {
     let Some(mut engine) = open(|options| {
         options.is_deterministic = true;
-        options.tuning = Some(Tuning::for_device(DeviceKind::Discrete));
+        options.tuning = Some(tiles_of_a_gpu());
     }) else {
         return skip_without_device();
     };
@@ -284,6 +288,27 @@ fn a_full_session_is_refused_and_harms_no_other() {
     // A token that no vocabulary has.
     let outputs = step(&mut engine, &mut sessions, &[[u32::MAX]]);
     assert!(matches!(outputs[0], Err(EngineError::Model(ModelError::UnknownToken { token: u32::MAX, .. }))));
+    assert_sound(&engine);
+}
+
+/// With everything in slots, a step of several sessions' next tokens waits for the device once.
+#[test]
+fn a_resident_step_of_several_runs_without_the_host() {
+    let Some(mut engine) = open(|_| {}) else { return skip_without_device() };
+    let prompts = prompts(&engine);
+    let (mut sessions, trails): (Vec<_>, Vec<_>) =
+        prompts.iter().map(|prompt| start(&mut engine, prompt)).unzip();
+    let next: Vec<[TokenId; 1]> = trails.iter().map(|trail| [trail.last()]).collect();
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let before = engine.step_counters();
+        step(&mut engine, &mut sessions, &next);
+        let after = engine.step_counters();
+        assert_eq!(after.steps - before.steps, 1);
+        waits.push(after.waits - before.waits);
+    }
+    // The first steps find out that nothing is missing.
+    assert_eq!(waits.iter().min(), Some(&1), "{waits:?}");
     assert_sound(&engine);
 }
 

@@ -222,6 +222,106 @@ fn rows_have_the_keys_of_llama_bench_and_ours() {
 }
 
 #[test]
+fn several_conversations_and_a_profile_are_rows_of_their_own() {
+    if !has_device("several_conversations_and_a_profile_are_rows_of_their_own") {
+        return;
+    }
+    let home = Home::new();
+    let rows = home.rows(&["-p", "8", "-n", "4", "-npl", "1,3", "-d", "0,5", "-r", "2", "--profile"]);
+    let names: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pp8", "tg4", "tg4 pl3", "pp8 @ d5", "tg4 @ d5", "tg4 pl3 @ d5"]);
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {row}"));
+        let tokens = (number("n_prompt") + number("n_gen")) * number("n_parallel");
+        // Rates are of all conversations together.
+        let ns = row["samples_ns"][0].as_f64().unwrap();
+        assert!((row["samples_ts"][0].as_f64().unwrap() / (tokens * 1e9 / ns) - 1.0).abs() < 1e-9, "{row}");
+        let kernels = row["kernels"].as_array().unwrap();
+        assert!(kernels.iter().any(|kernel| kernel["kernel"] == "expert_gate_up"), "{row}");
+        let sum = |key: &str| kernels.iter().map(|kernel| kernel[key].as_f64().unwrap()).sum::<f64>();
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs();
+        assert!(near(sum("ns_a_token"), number("dispatch_ns_a_token")) && near(sum("share"), 1.0), "{row}");
+        assert!(near(sum("count_a_token"), number("dispatches_a_token")), "{row}");
+        assert!(number("stages_a_token") <= number("dispatches_a_token"), "{row}");
+        let gap = 1.0 - number("dispatch_ns_a_token") / (number("avg_ns") / tokens);
+        assert!((number("dispatch_gap_share") - gap).abs() < 1e-6, "{row}");
+        assert!(number("dispatch_ns_a_token") <= number("stamped_ns_a_token"), "{row}");
+        assert_eq!(row["plan_ts"].is_null(), row["n_parallel"] != 1 || row["n_gen"] == 0, "{row}");
+    }
+    let plain = home.rows(&["-p", "0", "-n", "2", "-r", "1", "--deterministic"]);
+    assert!(plain[0]["kernels"].as_array().unwrap().is_empty() && plain[0]["dispatch_gap_share"].is_null());
+    assert_eq!(plain[0]["deterministic"], true);
+    assert!(plain[0]["tuning"].as_str().unwrap().contains("decode_splits=1"), "{plain:?}");
+
+    for (args, word) in [(["-npl", "0"], "1 to 32"), (["-npl", "33"], "1 to 32")] {
+        let ran = home.bench(&[&["-m", MODEL][..], &args].concat()).gives(2);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+    }
+    let md = home.bench(&["-m", MODEL, "-p", "0", "-n", "2", "-r", "1", "--profile", "--plan", "estimate"]);
+    let md = md.gives(0).stdout;
+    assert!(md.contains("profile of tg2") && md.contains("1 - dispatches / token without stamps: "), "{md}");
+}
+
+#[test]
+fn limits_are_measured_without_a_model() {
+    if !has_device("limits_are_measured_without_a_model") {
+        return;
+    }
+    let home = Home::new();
+    let ran = home.bench(&["--limits", "-m", MODEL, "-o", "json"]).gives(0);
+    let limits: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let keys = ["dispatch_dependent_us", "dispatch_independent_us", "record_us", "submit_us"];
+    for key in keys.iter().chain(&["round_trip_wait_us", "round_trip_spin_us", "copy_gb_s", "fill_gb_s"]) {
+        assert!(limits[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {limits}");
+    }
+    let matrices = limits["matrices"].as_array().unwrap();
+    let memory = limits["copy_gb_s"].as_f64().unwrap().max(limits["fill_gb_s"].as_f64().unwrap());
+    let mut chosen = 0_usize;
+    for row in matrices {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        let rate = number("bytes") / number("stream_us") / 1e3;
+        assert!((number("stream_gb_s") / rate - 1.0).abs() < 1e-6, "{row}");
+        assert!((number("stream_share") / (rate / memory) - 1.0).abs() < 1e-6, "{row}");
+        chosen += usize::from(row["is_chosen"] == true);
+    }
+    assert!(chosen > 0 && matrices.len().is_multiple_of(chosen), "each shape has one way that is chosen");
+    assert_eq!(home.bench(&["--limits", "-m", MODEL, "-o", "csv"]).gives(2).stdout, "");
+}
+
+#[test]
+fn what_tune_finds_is_used_from_then_on() {
+    if !has_device("what_tune_finds_is_used_from_then_on") {
+        return;
+    }
+    let home = Home::new();
+    let ran = home.bench(&["--tune=4", "-m", MODEL, "-o", "json"]).gives(0);
+    let found: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let choices = found["choices"].as_array().unwrap();
+    assert!(!choices.is_empty(), "{found}");
+    for choice in choices {
+        let times = choice["ns"].as_array().unwrap();
+        assert!(times.iter().any(|time| time[0] == choice["taken"]), "{choice}");
+        assert!(times.iter().all(|time| time[1].as_f64().unwrap() > 0.0), "{choice}");
+    }
+    let info = |args: &[&str]| {
+        let args: Vec<&str> = ["info", MODEL, "--json"].iter().chain(args).copied().collect();
+        let output = home.command(&args).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["tuning"].clone()
+    };
+    let tuning = info(&[]);
+    assert_eq!((&tuning["source"], &tuning["path"]), (&Value::from("remembered"), &found["path"]));
+    for choice in choices {
+        assert_eq!(tuning["values"][choice["name"].as_str().unwrap()], choice["taken"]);
+    }
+    assert_eq!(info(&["--no-tuned"])["source"], "table");
+    let by_hand = info(&["--no-tuned", "--tuning", "rows_few=1"]);
+    assert_eq!((&by_hand["values"]["rows_few"], &by_hand["changed"]), (&Value::from(1), &Value::from(true)));
+    let wrong = home.command(&["info", MODEL, "--tuning", "rows_few=3"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("none of [1, 2, 4, 8]"));
+}
+
+#[test]
 fn the_formats_say_the_same() {
     if !has_device("the_formats_say_the_same") {
         return;

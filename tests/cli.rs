@@ -489,6 +489,11 @@ fn generate_is_deterministic_and_keeps_its_streams_apart() {
     for word in ["bundled", "device:", "tokens/s", "from disk"] {
         assert!(first.stderr.contains(word), "{word} in {}", first.stderr);
     }
+    let profiled = home.run(&["generate", text, "-n", "24", "--profile"]).gives(0);
+    assert_eq!(profiled.stdout, first.stdout);
+    for word in ["profile of the prompt", "profile of the reply", "expert_gate_up", "without stamps: "] {
+        assert!(profiled.stderr.contains(word), "{word} in {}", profiled.stderr);
+    }
     // The bundled model's store is there now; a prompt by standard input loses one newline.
     let again = home.run_with_input(&["generate", "-n", "24"], format!("{text}\n")).gives(0);
     assert_eq!(again.stdout, first.stdout);

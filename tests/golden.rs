@@ -85,7 +85,7 @@ fn every_prompt_by_every_form_of_products() {
         }
         let opened = open_nano(|options| {
             options.prefill_chunk = Some(72);
-            options.tuning = Some(Tuning::for_gpu(&info, Some(form)));
+            options.tuning = Some(Tuning::of(&info).with_form(&info, form));
         });
         let mut engine = opened.expect("the device opened before");
         let mut session = engine.session().expect("a session");

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use flint_rt::base::region::{HostBuffer, HostRegion};
 use flint_rt::gpu::{
-    Buffer, CacheState, Commands, CopyQueue, DeviceChoice, DeviceKind, Gpu, GpuError, GpuOptions, Placement,
-    list_devices,
+    Buffer, CacheState, Commands, CopyQueue, DeviceChoice, DeviceKind, Dispatches, Gpu, GpuError, GpuOptions,
+    Placement, list_devices,
 };
 
 #[path = "support/gpu.rs"]
@@ -530,6 +530,51 @@ fn the_clock_of_the_device_runs() {
     assert_eq!(spans.len(), 2);
     assert!(spans.iter().all(|&span| (0.0..1e9).contains(&span)), "{spans:?}");
     drop((target, _seen, add, _show, stamps, commands));
+    close(gpu);
+}
+
+#[test]
+fn dispatches_are_timed_while_somebody_asks() {
+    let Some(gpu) = open() else { return };
+    let (target, seen, add, show) = counting(&gpu, 1000);
+    gpu.clear(&[&target]).unwrap();
+    let dispatches = Dispatches::begin(&gpu).unwrap();
+    run(&gpu, &add);
+    assert!(dispatches.take().unwrap().0.is_empty(), "it was recorded before");
+
+    let (other, other_seen, timed, timed_show) = counting(&gpu, 1000);
+    gpu.clear(&[&other]).unwrap();
+    dispatches.take().unwrap();
+    for _ in 0..3 {
+        // Each is read before it is noted anew, or its ticket's end would be asked for twice.
+        run(&gpu, &timed);
+    }
+    run(&gpu, &timed_show);
+    let (spans, left_out) = dispatches.take().unwrap();
+    println!("seen: {spans:?}");
+    let names: Vec<&str> = spans.iter().map(|span| span.label.name).collect();
+    assert_eq!(names, ["add_strided", "add_strided", "add_strided", "copy"]);
+    assert!(spans.iter().all(|span| span.begins_stage && span.end_ns >= span.begin_ns));
+    assert!(spans.windows(2).all(|pair| pair[0].end_ns <= pair[1].begin_ns), "one after the other");
+    assert_eq!((spans[3].label.bytes, left_out), (4000, 0));
+
+    let mut recorder = gpu.recorder().unwrap();
+    for _ in 0..2 {
+        recorder.fill(&target, 0, 400, 1);
+        recorder.fill(&target, 400, 400, 1);
+        recorder.barrier();
+    }
+    let fills = recorder.finish().unwrap();
+    run(&gpu, &fills);
+    drop(fills);
+    let (spans, _) = dispatches.take().unwrap();
+    let stages: Vec<bool> = spans.iter().map(|span| span.begins_stage).collect();
+    assert_eq!(stages, [true, false, true, false], "read when its commands went");
+    assert!(spans[0].end_ns == spans[1].begin_ns && spans[2].end_ns == spans[3].begin_ns);
+
+    drop(dispatches);
+    run(&gpu, &timed);
+    drop((target, seen, add, show, other, other_seen, timed, timed_show));
     close(gpu);
 }
 

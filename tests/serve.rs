@@ -347,6 +347,7 @@ fn four_chats_at_once_say_what_each_says_alone_and_share_what_is_read() {
     let name = "four_chats_at_once_say_what_each_says_alone_and_share_what_is_read";
     let flags =
         ["--parallel", "4", "--pool-slots", "8", "--host-memory", "0", "--prefetch", "off", "-c", "512"];
+    let flags = [&flags[..], &["--speculate", "off"]].concat();
     let Some(server) = Server::start(name, &flags) else { return };
     let client = server.client;
     let ask = |task: &str, more: Value| {
@@ -384,6 +385,53 @@ fn four_chats_at_once_say_what_each_says_alone_and_share_what_is_read() {
     );
     let (code, said) = server.end("-INT");
     assert_eq!(code, Some(0), "{said}");
+}
+
+/// Drafts are told of, and are all that differs: greedy, drawn, with log-probabilities, stop strings and budgets; a form has none.
+#[test]
+fn drafts_change_no_reply() {
+    let words = "def add(a, b):\n    return a + b\n\n";
+    let prompt = words.repeat(4);
+    let asked = [
+        json!({}),
+        json!({ "temperature": 1, "seed": 7 }),
+        json!({ "logprobs": 3 }),
+        json!({ "stop": ["b)"] }),
+        json!({ "max_tokens": 3 }),
+        json!({ "response_format": { "type": "json_object" } }),
+    ];
+    let mut replies = Vec::new();
+    for mode in ["off", "5"] {
+        let flags = ["--speculate", mode, "-c", "512"];
+        let Some(server) = Server::start("drafts_change_no_reply", &flags) else { return };
+        let ask = |more: &Value| {
+            let mut body =
+                json!({ "prompt": prompt, "temperature": 0, "max_tokens": 40, "cache_prompt": false });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            server.client.post("/v1/completions", &body).gives(200)
+        };
+        let got: Vec<Value> = asked.iter().map(ask).collect();
+        let drafted: Vec<u64> =
+            got.iter().map(|got| got["timings"]["draft_n"].as_u64().unwrap_or(0)).collect();
+        match mode {
+            "off" => assert_eq!(drafted, [0; 6]),
+            _ => {
+                assert!(drafted[0] > 0 && drafted[2] > 0 && drafted[5] == 0, "{drafted:?}");
+                let accepted = &got[0]["timings"]["draft_n_accepted"];
+                assert!((1..=drafted[0]).contains(&accepted.as_u64().unwrap()), "{accepted}");
+                let text = server.client.get("/metrics").body;
+                assert!(text.contains("flint_rt_draft_tokens_accepted_total"), "{text}");
+            }
+        }
+        replies.push(got);
+        let (code, said) = server.end("-INT");
+        assert_eq!(code, Some(0), "{said}");
+    }
+    for (index, more) in asked.iter().enumerate() {
+        let [plain, drafted] = [&replies[0][index], &replies[1][index]];
+        assert_eq!(plain["choices"], drafted["choices"], "{more}");
+        assert_eq!(plain["usage"]["completion_tokens"], drafted["usage"]["completion_tokens"], "{more}");
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadPath;
 use flint_rt::engine::{Engine, EngineOptions, HostMemory};
 use flint_rt::expert::HostPath;
-use flint_rt::model::Want;
+use flint_rt::model::prefill::PrefillObserver;
+use flint_rt::model::{LayerRoutes, Want};
 use nano::{Collected, Vectors, nano_path, open_nano, skip_without_device};
 
 /// What one way through the engine gave: greedy tokens, and the bits of every logit.
@@ -159,6 +160,78 @@ fn a_small_pool_reads_and_evicts_and_a_full_one_does_neither() {
     let misses = stats.misses;
     run(&mut full);
     assert!(full.stream_stats().misses <= 96, "{misses} misses, then {:?}", full.stream_stats());
+}
+
+/// The picks of every layer, in the order in which they were told.
+#[derive(Default)]
+struct Picks(Vec<LayerRoutes>);
+
+impl PrefillObserver for Picks {
+    fn routes(&mut self, routes: LayerRoutes) {
+        self.0.push(routes);
+    }
+}
+
+/// Feeds the long prompt from its beginning and gives the bits of its last logits, and the picks of all layers.
+fn feed_long(engine: &mut Engine, tokens: usize) -> (Vec<u32>, Vec<LayerRoutes>) {
+    let vectors = Vectors::read();
+    let long = vectors.prompts.iter().find(|prompt| prompt.name == "long").expect("a known prompt");
+    let mut session = engine.session().expect("a session");
+    let (mut picks, mut logits) = (Picks::default(), Vec::new());
+    let fed = engine.feed_prompt(&mut session, &long.ids[..tokens], Want::Logits, &mut picks).expect("fed");
+    engine.read_logits_of(&fed.step, &mut logits);
+    (logits.iter().map(|logit| logit.to_bits()).collect(), picks.0)
+}
+
+/// With everything in slots the host waits once a chunk; and with fewer slots the device stops where an expert is missing, goes on
+/// when it is there, and says the same.
+#[test]
+fn a_resident_prompt_runs_without_the_host() {
+    const TOKENS: usize = 96;
+    let chunks_of_8 = |slots: Option<u32>| {
+        open_nano(|options| {
+            options.prefill_chunk = Some(8);
+            options.pool_slots = slots;
+        })
+    };
+    let Some(mut engine) = chunks_of_8(None) else { return skip_without_device() };
+    let wanted = feed_long(&mut engine, TOKENS);
+    let layers = u64::from(engine.config().layer_count - engine.config().lead_layer_count);
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        let (before, hits) = (engine.step_counters(), engine.stream_stats().hits);
+        assert!(feed_long(&mut engine, TOKENS) == wanted, "other bits without the host");
+        let after = engine.step_counters();
+        assert_eq!(after.steps - before.steps, 12, "chunks");
+        assert_eq!(after.layers_alone - before.layers_alone, 12 * layers, "{after:?}");
+        assert_eq!(after.stops, before.stops, "{after:?}");
+        // Each expert counts once a chunk, as where the host groups.
+        let picked: usize = wanted.1.iter().map(|routes| distinct(&routes.experts)).sum();
+        assert_eq!(engine.stream_stats().hits - hits, picked as u64);
+        // Where the machine is so busy that a layer takes long, the host looks more often.
+        least = least.min(after.waits - before.waits);
+        if least == 12 {
+            assert_eq!(after.submissions - before.submissions, 2 * 12, "{after:?}");
+            break;
+        }
+    }
+    assert_eq!(least, 12, "waits of twelve chunks");
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+
+    let mut stops = 0;
+    for slots in [4, 40, 80, 92] {
+        let mut small = chunks_of_8(Some(slots)).expect("a device was there before");
+        for _ in 0..2 {
+            assert!(feed_long(&mut small, TOKENS) == wanted, "other bits with {slots} slots");
+        }
+        stops += small.step_counters().stops;
+        assert_eq!(small.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
+    }
+    assert!(stops > 0, "the device came upon a missing expert by itself");
+}
+
+fn distinct(experts: &[u32]) -> usize {
+    experts.iter().collect::<std::collections::HashSet<_>>().len()
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod nano;
 
 use flint_rt::base::events::{Event, Lane};
 use flint_rt::base::ids::TokenId;
-use flint_rt::engine::{Engine, TimeSplit};
+use flint_rt::engine::{Engine, Session, StepProfile, TimeSplit};
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
 use nano::{Vectors, open_nano, skip_without_device};
@@ -135,4 +135,54 @@ fn the_parts_of_a_token_add_up_to_its_wall_time() {
     let accuracy = work.guess_accuracy().expect("layers stop, and the next is guessed at");
     assert!(accuracy > 0.3 && accuracy <= 1.0, "{accuracy}");
     assert!(work.hit_rate_with_late().expect("uses") <= 1.0);
+}
+
+#[test]
+fn a_profile_has_every_dispatch_and_changes_no_token() {
+    let Some(mut plain) = open_nano(|_| {}) else { return skip_without_device() };
+    let wanted = run(&mut plain);
+    assert_eq!(plain.take_profile(), StepProfile::default(), "nobody asked for a profile");
+
+    let mut engine = open_nano(|options| options.timeline = true).expect("a device was there before");
+    assert_eq!(run(&mut engine), wanted);
+    engine.take_events();
+    engine.begin_profile().expect("a device with a clock");
+    assert_eq!(run(&mut engine), wanted);
+    let profile = engine.take_profile();
+    assert_eq!((profile.steps, profile.left_out), (9, 0), "a prompt and eight tokens");
+    assert!(profile.kernels.windows(2).all(|pair| pair[0].ns >= pair[1].ns), "largest first");
+    let dispatched = of(&engine.take_events(), Lane::Dispatch).len() as u64;
+    assert_eq!(dispatched, profile.count(), "each is in the timeline");
+    let step_ns = profile.step_ns as f64;
+    assert!(profile.dispatch_ns() > 0.0 && profile.dispatch_ns() <= step_ns, "{profile:?}");
+    assert!(profile.stages > 0 && profile.stages <= profile.count());
+
+    // Of single tokens alone, everything resident: each has the same dispatches.
+    let mut session = engine.session().expect("a session");
+    engine.feed_prompt(&mut session, &wanted, Want::Greedy, &mut NoObserver).expect("fed");
+    for &id in &wanted {
+        // The first tokens of a session are submitted in several pieces, each of which ends with a copy.
+        engine.feed_token(&mut session, id, Want::Greedy).expect("a step");
+    }
+    let count_of = |engine: &mut Engine, session: &mut Session, tokens: usize| {
+        engine.take_profile();
+        for &id in wanted.iter().cycle().take(tokens) {
+            engine.feed_token(session, id, Want::Greedy).expect("a step");
+        }
+        engine.take_profile()
+    };
+    let one = count_of(&mut engine, &mut session, 1);
+    let five = count_of(&mut engine, &mut session, 5);
+    assert_eq!((one.count() * 5, one.stages * 5), (five.count(), five.stages));
+    let head =
+        five.kernels.iter().find(|kernel| kernel.kernel == "matmul" && kernel.shape.starts_with("3072x"));
+    let head = head.unwrap_or_else(|| panic!("no head among {:?}", five.kernels));
+    assert_eq!(head.count, 5, "{head:?}");
+    assert!(head.gb_s().is_some_and(|rate| rate > 0.0));
+
+    engine.end_profile();
+    assert_eq!(run(&mut engine), wanted);
+    assert_eq!(engine.take_profile(), StepProfile::default());
+    drop(session);
+    assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
 }

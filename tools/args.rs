@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ArgsOf, Parser, Subcommand, ValueEnum};
 use flint_rt::base::limits::SESSIONS_MAX;
 use flint_rt::disk::ReadPath;
-use flint_rt::engine::HostMemory;
+use flint_rt::engine::{HostMemory, SpeculateMode};
 use flint_rt::expert::{HostPath, PrefetchMode};
+use flint_rt::kernels::tuning::TuningChanges;
 use flint_rt::sample::SamplerOptions;
 use flint_rt::store::Sha256Digest;
 use flint_rt::text::chat::Thinking;
@@ -140,6 +141,17 @@ pub(crate) struct RunArgs {
     /// auto, as long as what is read so is used [default: auto].
     #[arg(long, env = "FLINT_RT_PREFETCH", value_name = "WHEN")]
     pub(crate) prefetch: Option<PrefetchMode>,
+    /// Sizes of the kernels' tiles, chosen by hand: NAME=VALUE,...; `info` names them all [default: what `bench --tune` found on
+    /// this device, else a table's].
+    #[arg(long, env = "FLINT_RT_TUNING", value_name = "NAME=VALUE,...")]
+    pub(crate) tuning: Option<TuningChanges>,
+    /// Do not use what `bench --tune` found.
+    #[arg(long, env = "FLINT_RT_NO_TUNED", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_tuned: bool,
+    /// Compute several tokens in a step where a conversation says again what it said, and keep those that would have been
+    /// chosen: auto, as many as pay; off; or so many beside each token, 1 to 7. Replies are the same [default: off].
+    #[arg(long, env = "FLINT_RT_SPECULATE", value_name = "auto|off|N")]
+    pub(crate) speculate: Option<SpeculateMode>,
     /// Do not compare what is read from a store with its checksums.
     #[arg(long, env = "FLINT_RT_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) unchecked: bool,
@@ -271,6 +283,9 @@ pub(crate) struct GenerateArgs {
     /// Print speed, hit rate and bytes read at the end.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Afterwards run the prompt and the reply's first tokens once more with every dispatch timed, and print sums by kernel and shape.
+    #[arg(long)]
+    pub(crate) profile: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten, next_help_heading = "Model and machine")]

@@ -12,7 +12,9 @@ use flint_rt::base::mounts::Mount;
 use flint_rt::base::units::display_bytes;
 use flint_rt::disk::SourceFile;
 use flint_rt::engine::open::read_tokenizer;
-use flint_rt::engine::{Engine, EngineError, EngineOptions, MemoryPlan, PathsChosen, Survey};
+use flint_rt::engine::{
+    ChosenTuning, Engine, EngineError, EngineOptions, MemoryPlan, PathsChosen, Survey, TuningSource,
+};
 use flint_rt::gguf::Gguf;
 use flint_rt::gpu::list_devices;
 use flint_rt::model::hparams::{FlintConfig, LayerKind};
@@ -74,8 +76,9 @@ pub(crate) fn run(args: &InfoArgs) -> Outcome {
             "devices": devices.iter().map(devices::as_json).collect::<Vec<_>>(),
             "device": survey.map(|survey| devices::as_json(survey.gpu.info())),
             "memory": survey.and_then(|survey| survey.plan.as_ref().ok()).map(plan_json),
+            "tuning": survey.map(|survey| tuning_json(&survey.tuning)),
             "paths": survey.and_then(|survey| survey.paths.as_ref().ok()).map(paths_json),
-            "prompt_kernels": survey.map(|survey| survey.prompt_form.name()),
+            "prompt_kernels": survey.map(|survey| survey.tuning.tuning.many.form.name()),
         });
         writeln!(stdout, "{document:#}")?;
     } else {
@@ -439,6 +442,24 @@ fn checks(paths: &PathsChosen) -> &'static str {
     }
 }
 
+/// How kernels are cut up, as JSON.
+fn tuning_json(chosen: &ChosenTuning) -> Value {
+    let values = chosen.tuning.values().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    let (source, path) = match &chosen.source {
+        TuningSource::Caller => ("caller", None),
+        TuningSource::Table(_) => ("table", None),
+        TuningSource::Remembered(path) => ("remembered", Some(path.display().to_string())),
+    };
+    json!({
+        "source": source,
+        "path": path,
+        "changed": chosen.is_changed,
+        "deterministic": chosen.is_deterministic,
+        "note": chosen.note,
+        "values": values.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
 fn survey_text(survey: &Survey) -> String {
     let mut text = String::new();
     if let Ok(plan) = &survey.plan {
@@ -447,7 +468,8 @@ fn survey_text(survey: &Survey) -> String {
             let _ = writeln!(text, "  warning: {warning}");
         }
     }
-    let _ = writeln!(text, "prompts\n  {:<16} {}", "products", survey.prompt_form);
+    let _ = writeln!(text, "prompts\n  {:<16} {}", "products", survey.tuning.tuning.many.form);
+    let _ = writeln!(text, "kernels\n  {:<16} {}", "sizes", survey.tuning);
     let Ok(paths) = &survey.paths else { return text };
     text.push_str("paths\n");
     let mut line = |what: &str, value: &str| {

@@ -31,6 +31,7 @@ mod open;
 mod output_file;
 mod parse;
 mod plan;
+mod profile;
 mod remove;
 mod reply;
 mod report;

@@ -33,7 +33,10 @@ pub(crate) fn options(args: &EngineArgs, model: &Found, context_len: Option<u32>
             PrefetchMode::On => Some(true),
             PrefetchMode::Off => Some(false),
         }),
+        speculate: args.run.speculate.unwrap_or_default(),
         skip_checks: args.run.unchecked,
+        tuning_dir: folders::state_dir().filter(|_| !args.run.no_tuned),
+        tuning_changes: args.run.tuning.clone().unwrap_or_default(),
         ..EngineOptions::default()
     }
 }

@@ -40,7 +40,9 @@ pub(crate) fn parse() -> Result<Parsed, Exit> {
 /// Flags of `bench` that other programs write with one dash and several letters, as clap writes them.
 fn long_flags(mut given: Vec<OsString>) -> Vec<OsString> {
     if given.get(1).is_some_and(|command| command == "bench") {
-        for (short, long) in [("-pg", "--pg"), ("-oe", "--output-err"), ("-ub", "--ubatch-size")] {
+        for (short, long) in
+            [("-pg", "--pg"), ("-oe", "--output-err"), ("-ub", "--ubatch-size"), ("-npl", "--npl")]
+        {
             given.iter_mut().filter(|word| *word == short).for_each(|word| *word = long.into());
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use flint_rt::base::units::{display_bytes, display_rate};
-use flint_rt::engine::{Engine, Finish, Generated, Telemetry, TimeSplit};
+use flint_rt::engine::{Engine, Finish, Generated, SpeculateStats, Telemetry, TimeSplit};
 
 /// Numbers of one reply, or of several.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,6 +19,7 @@ pub(crate) struct Stats {
     misses: u64,
     read_bytes: u64,
     load_seconds: f64,
+    speculate: SpeculateStats,
     split: TimeSplit,
 }
 
@@ -39,6 +40,7 @@ impl Stats {
             misses: work.stream.misses,
             read_bytes: work.stream.read_bytes,
             load_seconds: work.stream.load_ns as f64 / 1e9,
+            speculate: work.speculate,
             split: work.split,
         }
     }
@@ -55,6 +57,7 @@ impl Stats {
         self.misses += other.misses;
         self.read_bytes += other.read_bytes;
         self.load_seconds += other.load_seconds;
+        self.speculate = self.speculate.plus(other.speculate);
         self.split = self.split.plus(other.split);
     }
 }
@@ -83,6 +86,14 @@ impl fmt::Display for Stats {
             self.reply_seconds,
             rate(self.reply_steps, self.reply_seconds)
         )?;
+        if self.speculate.drafted > 0 {
+            let SpeculateStats { steps, drafted, accepted } = self.speculate;
+            writeln!(
+                f,
+                "drafts   {accepted} of {drafted} were right, in {steps} steps; {:.2} tokens a step",
+                self.speculate.tokens_a_step(self.reply_steps)
+            )?;
+        }
         let uses = self.hits + self.misses;
         let share = if uses == 0 {
             "-".to_owned()

@@ -126,11 +126,11 @@ impl<'a> Model<'a> {
             expert_count: shape.experts,
             experts_used: shape.experts_used,
         };
-        let pipelines = Pipelines::new(
-            &device.gpu,
-            compiled,
-            Tuning::for_gpu(device.gpu.info(), ManyForm::from_environment()?),
-        )?;
+        let pipelines = Pipelines::new(&device.gpu, compiled, {
+            let info = device.gpu.info();
+            let form = ManyForm::from_environment()?;
+            form.map_or(Tuning::of(info), |form| Tuning::of(info).with_form(info, form))
+        })?;
         let buffers = Buffers::new(device, &pipelines, &shape, prompt_tokens)?;
         Ok(Self { device, shape, prompt_tokens, pipelines, buffers })
     }

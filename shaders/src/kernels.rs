@@ -8,9 +8,10 @@
 
 use crate::Kernel;
 use crate::layout::{
-    ArgmaxPush, AttendPush, AttentionMergePush, AttentionPush, CombinePush, EmbedPush, ExpertDownPush,
-    ExpertGateUpPush, FfnDownPush, FfnGateUpPush, ForceRoutesPush, GateUpPush, MATRICES, MatmulPush,
-    NormMatmulPush, POOL_BUFFERS, PickExpertsPush, RmsNormPush, RopePush, RoutePush, RouterPush,
+    ArgmaxPush, AttendPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush,
+    ExpertDownPush, ExpertGateUpPush, FfnDownPush, FfnGateUpPush, ForceRoutesPush, GateUpPush, GroupPairsPush,
+    MATRICES, MatmulPush, NormMatmulPush, POOL_BUFFERS, PickExpertsPush, ResolveGroupsPush, RmsNormPush,
+    RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
@@ -56,12 +57,20 @@ kernels! {
     ATTENTION = "attention", AttentionPush, [1; 5], ["HEAD_DIM", "GROUP"];
     /// Bindings: control, partial, sinks, out.
     ATTENTION_MERGE = "attention_merge", AttentionMergePush, [1; 4], [];
+    /// Bindings: control, q, k_cache, v_cache, sinks, target.
+    ATTENTION_ROWS = "attention_rows", AttentionRowsPush, [1; 6], ["HEAD_DIM", "GROUP", "LANES", "ROWS"];
+    /// [`ATTENTION_ROWS`] by cooperative matrices.
+    ATTENTION_ROWS_MATRIX = "attention_rows_matrix", AttentionRowsPush, [1; 6], ["HEAD_DIM", "GROUP"];
     /// Bindings: control, x, weight, y.
     ROUTER = "router", RouterPush, [1; 4], ["ROWS"];
     /// Bindings: control, logits, table, routes, tiles, pairs, report.
     ROUTE = "route", RoutePush, [1; 7], ["EXPERTS_USED", "PER_LANE"];
     /// Bindings: control, logits, forced.
     FORCE_ROUTES = "force_routes", ForceRoutesPush, [1; 3], ["EXPERTS_USED"];
+    /// Bindings: control, routes, pairs, groups.
+    GROUP_PAIRS = "group_pairs", GroupPairsPush, [1; 4], ["EXPERTS_USED"];
+    /// Bindings: control, groups, table, tiles, grids.
+    RESOLVE_GROUPS = "resolve_groups", ResolveGroupsPush, [1; 5], [];
     /// Bindings: control, x, tiles, pairs, h, pool.
     EXPERT_GATE_UP = "expert_gate_up", ExpertGateUpPush, [1, 1, 1, 1, 1, POOL_BUFFERS], ["ROWS", "TOKENS"];
     /// [`EXPERT_GATE_UP`] for many pairs by cooperative matrices.

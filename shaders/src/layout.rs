@@ -139,6 +139,12 @@ shared_constants! {
     MATRICES: u32 = 3;
     /// Words of one expert tile: slot, first pair, pair count.
     TILE_WORDS: u32 = 3;
+    /// Words of one expert's group: first pair, pair count.
+    GROUP_WORDS: u32 = 2;
+    /// Words of one dispatch's workgroup counts: x, y, z.
+    GRID_WORDS: u32 = 3;
+    /// Dispatches that serve the tiles of one kind: `expert_gate_up`, then `expert_down`.
+    KIND_GRIDS: u32 = 2;
     /// Word of `control`: 0 lets the kernels run, anything else makes every kernel return at once.
     CONTROL_STOP: u32 = 0;
     /// Word of `control`: tokens of the step.
@@ -240,6 +246,22 @@ push_blocks! {
         splits: u32,
     }
 
+    /// Push constants of `attention_rows`.
+    AttentionRowsPush of "attention_rows" {
+        /// Query heads.
+        head_count: u32,
+        /// Key and value heads.
+        kv_head_count: u32,
+        /// Keys that a token sees, itself among them; 0: all.
+        window: u32,
+        /// Rows of the cache ring.
+        ring_rows: u32,
+        /// The first token.
+        token_first: u32,
+        /// Factor on a query-key product.
+        scale: f32,
+    }
+
     /// Push constants of `router`.
     RouterPush of "router" {
         /// Rows of the matrix: experts.
@@ -272,6 +294,28 @@ push_blocks! {
         layer_count: u32,
         /// Which of them this is, from 0.
         moe_layer: u32,
+    }
+
+    /// Push constants of `group_pairs`.
+    GroupPairsPush of "group_pairs" {
+        /// Picks of all tokens together.
+        pair_count: u32,
+    }
+
+    /// Push constants of `resolve_groups`.
+    ResolveGroupsPush of "resolve_groups" {
+        /// Experts of the layer.
+        expert_count: u32,
+        /// The layer, told to the host by way of `control` when an expert is in no slot.
+        layer: u32,
+        /// Word of the slot table where this layer's experts start.
+        table_first: u32,
+        /// Pairs of the largest tile.
+        tile_max: u32,
+        /// Kinds of tiles: each holds half as many pairs as the next, the last one `tile_max`.
+        kinds: u32,
+        /// Tiles from the first of one kind to the first of the next.
+        kind_stride: u32,
     }
 
     /// Push constants of `expert_gate_up`.

@@ -14,6 +14,7 @@ mod combine;
 mod embed;
 mod expert;
 mod fused;
+mod group;
 mod linear;
 mod many;
 mod norm;

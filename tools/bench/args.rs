@@ -37,6 +37,9 @@ pub(crate) struct BenchArgs {
     /// Tokens in the context before the test begins.
     #[arg(short = 'd', long, default_value = "0", value_name = "N,...")]
     pub(crate) n_depth: Vec<Values>,
+    /// Conversations whose replies are generated side by side, in steps that they share; t/s are of all together; also as -npl.
+    #[arg(long = "npl", default_value = "1", value_name = "N,...")]
+    pub(crate) n_parallel: Vec<Values>,
     /// How often each test is run.
     #[arg(short, long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
@@ -67,6 +70,28 @@ pub(crate) struct BenchArgs {
     /// Times of a drive that is not at hand: RATE[,LATENCY], as 7GB/s or 3.5GB/s,100us. Its bytes come from the page cache.
     #[arg(long, value_name = "RATE[,LATENCY]", value_parser = drive_model)]
     pub(crate) simulated_drive: Option<DriveModel>,
+    /// Have a conversation's tokens not depend, to the last bit, on what runs beside it or how its prompt is cut; costs speed.
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Time every dispatch of a few tokens more of each test, and print the sums by kernel and shape.
+    #[arg(long, conflicts_with_all = ["compare", "simulate"])]
+    pub(crate) profile: bool,
+    /// Measure instead what the device allows: dispatches, round trips, memory, and matrices of the model's shapes by how kernels
+    /// are cut up. Opens no model.
+    #[arg(long, conflicts_with_all = ["compare", "simulate", "profile", "report", "trace"])]
+    pub(crate) limits: bool,
+    /// Find instead which sizes of kernels are fastest on this device for the model's shapes, in some seconds, and remember them:
+    /// from then on they are used [default: 50 seconds at most].
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "50",
+        value_parser = clap::value_parser!(u32).range(1..=3600),
+        conflicts_with_all = ["compare", "simulate", "profile", "report", "trace", "limits"]
+    )]
+    pub(crate) tune: Option<u32>,
     /// Take the tokens of this text, over and over, instead of random ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,

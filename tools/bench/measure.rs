@@ -7,12 +7,13 @@
 use std::time::{Duration, Instant};
 
 use flint_rt::disk::ReadCounters;
-use flint_rt::engine::{Engine, EngineError, Session, Telemetry, TimeSplit};
+use flint_rt::engine::{Engine, EngineError, StepProfile, Telemetry, TimeSplit};
 use flint_rt::expert::{InflowStats, StreamStats};
 use flint_rt::model::prefill::PrefillObserver;
 use flint_rt::model::{LayerRoutes, ModelError, Want};
 
 use super::case::Case;
+use super::conversations::Conversations;
 use super::plan::Planner;
 use super::record::Recording;
 use super::tokens::Tokens;
@@ -77,9 +78,10 @@ pub(super) struct Measured {
 }
 
 /// A prompt of the bench: stops at Ctrl-C, moves the bar, records.
-struct Watch<'a> {
+pub(super) struct Watch<'a> {
     bar: &'a Bar,
-    done: u64,
+    /// Tokens before what is fed, of all.
+    pub(super) done: u64,
     total: u64,
     recording: Option<&'a mut Recording>,
 }
@@ -154,11 +156,11 @@ pub(super) fn run(
     first: &mut u64,
     conditions: &mut Conditions<'_>,
 ) -> Outcome<Measured> {
-    let mut session = engine.session()?;
+    let mut conversations = Conversations::open(engine, case)?;
     let mut measured =
         Measured { samples: Vec::new(), is_interrupted: false, buffered_files: 0, layer_hits: Vec::new() };
     let warmups = u32::from(conditions.has_warmup);
-    let total = case.context() * u64::from(warmups + conditions.repetitions);
+    let total = case.contexts() * u64::from(warmups + conditions.repetitions);
     for round in 0..warmups + conditions.repetitions {
         if interrupt::is_requested() {
             measured.is_interrupted = true;
@@ -174,8 +176,9 @@ pub(super) fn run(
                 turned => turned?,
             }
         }
-        let at = Progress { done: case.context() * u64::from(round), total };
-        let sample = repetition(engine, &mut session, case, *first, conditions, is_warmup, at, &mut measured);
+        let at = Progress { done: case.contexts() * u64::from(round), total };
+        let sample =
+            repetition(engine, &mut conversations, case, *first, conditions, is_warmup, at, &mut measured);
         match sample {
             Ok(_) if is_warmup => {}
             Ok(sample) => measured.samples.push(sample),
@@ -186,10 +189,67 @@ pub(super) fn run(
             Err(error) => return Err(error.into()),
         }
         if !conditions.is_cold {
-            *first += case.context();
+            *first += case.contexts();
         }
     }
     Ok(measured)
+}
+
+/// Tokens before those that are profiled: until as much is submitted at once as will be.
+const SETTLING_TOKENS: u32 = 8;
+
+/// Generated tokens that are profiled at most.
+const PROFILED_TOKENS_MAX: u32 = 64;
+
+/// Runs `case` once more, or its first tokens, with every dispatch timed: gives the tokens and their profile.
+///
+/// # Errors
+/// A device without a clock; what happened to a step; Ctrl-C.
+pub(super) fn profile(
+    engine: &mut Engine,
+    case: Case,
+    first: &mut u64,
+    conditions: &Conditions<'_>,
+) -> Outcome<(u64, StepProfile)> {
+    engine.begin_profile()?;
+    let profiled = profile_begun(engine, case, first, conditions);
+    engine.end_profile();
+    profiled
+}
+
+fn profile_begun(
+    engine: &mut Engine,
+    case: Case,
+    first: &mut u64,
+    conditions: &Conditions<'_>,
+) -> Outcome<(u64, StepProfile)> {
+    let mut case = Case { n_gen: case.n_gen.min(PROFILED_TOKENS_MAX), ..case };
+    let has_prompt = case.n_prompt > 0;
+    // A prompt settles what its reply needs; a reply that is too short for that is profiled as it is.
+    let settling = if has_prompt { 0 } else { SETTLING_TOKENS.min(case.n_gen / 2) };
+    let mut conversations = Conversations::open(engine, case)?;
+    conversations.begin(conditions.tokens, case, *first);
+    engine.start_routes_at(*first);
+    *first += case.contexts();
+    let (depth, total) = (case.n_depth as usize, case.contexts());
+    let mut watch = Watch { bar: conditions.bar, done: 0, total, recording: None };
+    let begin = depth + settling as usize;
+    if depth > 0 {
+        conversations.prompt(engine, depth, Want::Nothing, &mut watch)?;
+    }
+    for index in depth..begin {
+        conversations.token(engine, index, 0)?;
+    }
+    engine.take_profile();
+    case.n_gen -= settling;
+    let prompted = begin + case.n_prompt as usize;
+    if has_prompt {
+        conversations.prompt(engine, prompted, Want::Greedy, &mut watch)?;
+    }
+    for index in prompted..prompted + case.n_gen as usize {
+        conversations.token(engine, index, 0)?;
+    }
+    Ok((case.tokens(), engine.take_profile()))
 }
 
 /// Where the bar stands when a repetition begins, in tokens.
@@ -202,7 +262,7 @@ struct Progress {
 #[expect(clippy::too_many_arguments, reason = "one repetition, from the one place that runs them")]
 fn repetition(
     engine: &mut Engine,
-    session: &mut Session,
+    conversations: &mut Conversations,
     case: Case,
     first: u64,
     conditions: &mut Conditions<'_>,
@@ -212,12 +272,13 @@ fn repetition(
 ) -> Result<Sample, EngineError> {
     let bar = conditions.bar;
     let (depth, prompt) = (case.n_depth as usize, case.n_prompt as usize);
-    let ids = conditions.tokens.part(first, case.context());
-    session.reset();
+    let (parallel, context) = (u64::from(case.n_parallel), usize::try_from(case.context()));
+    let context = context.expect("invariant: a context is a u32");
+    conversations.begin(conditions.tokens, case, first);
     engine.start_routes_at(first);
     if depth > 0 {
         let mut watch = Watch { bar, done: at.done, total: at.total, recording: None };
-        engine.feed_prompt(session, &ids[..depth], Want::Nothing, &mut watch)?;
+        conversations.prompt(engine, depth, Want::Nothing, &mut watch)?;
     }
     if conditions.is_cold {
         measured.buffered_files = engine.clear_tiers()?;
@@ -232,24 +293,22 @@ fn repetition(
     let started = Instant::now();
     let mut outcome = Ok(());
     if prompt > 0 {
-        let done = at.done + depth as u64;
+        let done = at.done + depth as u64 * parallel;
         let mut watch = Watch { bar, done, total: at.total, recording: recording.as_deref_mut() };
-        let fed = engine.feed_prompt(session, &ids[..depth + prompt], Want::Greedy, &mut watch);
-        outcome = fed.map(drop);
+        outcome = conversations.prompt(engine, depth + prompt, Want::Greedy, &mut watch);
     }
-    for (&id, count) in ids[depth + prompt..].iter().zip(1_u64..) {
+    for index in depth + prompt..context {
         if outcome.is_err() {
             break;
         }
-        outcome = match interrupt::is_requested() {
-            true => Err(ModelError::Stopped.into()),
-            false => engine.feed_token(session, id, Want::Greedy).map(drop),
-        };
+        // Recorded picks are those of single tokens.
+        let behind = if recording.is_some() { 0 } else { context - 1 - index };
+        outcome = conversations.token(engine, index, u32::try_from(behind).unwrap_or(u32::MAX));
         if let (Some(recording), Ok(())) = (&mut recording, &outcome) {
             engine.last_routes().iter().for_each(|routes| recording.add(routes));
             recording.end_chunk();
         }
-        bar.set(at.done + (depth + prompt) as u64 + count, at.total);
+        bar.set(at.done + (index as u64 + 1) * parallel, at.total);
     }
     let time = started.elapsed();
     if let (Some(recording), Err(_)) = (&mut recording, &outcome) {

@@ -10,8 +10,10 @@
 mod args;
 mod case;
 mod compare;
+mod conversations;
 mod drive;
 mod facts;
+mod limits;
 mod measure;
 mod output;
 mod plan;
@@ -22,6 +24,7 @@ mod routes;
 mod row;
 mod simulate;
 mod tokens;
+mod tune;
 mod values;
 mod welch;
 
@@ -30,6 +33,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flint_rt::base::limits::STEP_SEQUENCES_MAX;
 use flint_rt::engine::{Engine, EngineOptions};
 use flint_rt::model::hparams::FlintConfig;
 use flint_rt::store::Source;
@@ -55,6 +59,7 @@ use crate::input::text_of_file;
 use crate::interrupt;
 use crate::model;
 use crate::open;
+use crate::profile::Profiled;
 use crate::report;
 use crate::terminal::{Bar, note};
 
@@ -66,6 +71,8 @@ struct Outputs {
     out: Printer<io::Stdout>,
     err: Option<Printer<io::Stderr>>,
     notes: Vec<String>,
+    /// Tables under the table.
+    profiles: Vec<String>,
     /// What pictures are made of, if they are asked for.
     pictures: Option<report::Gathered>,
 }
@@ -103,6 +110,13 @@ impl Outputs {
             row.memory_gb_s, row.memory_rate_source, row.plan_drive, row.plan_device
         ));
         say(format!("prefetch: {}; experts in host memory: none", row.prefetch));
+        say(format!("kernels: {}", row.tuning));
+        if row.draft_n > 0 {
+            say(format!(
+                "drafts of {}, {}: {} of {} were right, {:.2} tokens a step",
+                row.test, row.speculate, row.draft_n_accepted, row.draft_n, row.tokens_a_step
+            ));
+        }
         if let Some(late) = row.simulated_late_reads.filter(|late| *late > 0) {
             say(format!(
                 "simulated drive: {late} reads of {} came later than it would have given them",
@@ -128,12 +142,28 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         let _asked = interrupt::Reply::begin();
         return simulate::run(args, paths);
     }
+    if args.limits {
+        return limits::run(args);
+    }
+    if args.tune.is_some() {
+        return tune::run(args);
+    }
     let cases = Case::all(args);
     if cases.is_empty() {
         return Err(Failure::usage("no test: give -p, -n or -pg a number of tokens above 0"));
     }
     let models = args.machine.models();
     let has_several = models.len() > 1 || args.machine.prefill_chunks().len() > 1 || args.sweep.is_some();
+    let is_shared = cases.iter().any(|case| case.n_parallel > 1);
+    if is_shared && (args.routes.is_some() || args.record_routes.is_some()) {
+        return Err(Failure::usage(
+            "-npl above 1: traces are of single conversations; leave out --routes and --record-routes",
+        ));
+    }
+    let most = cases.iter().map(|case| case.n_parallel).max().unwrap_or(1);
+    if !(1..=STEP_SEQUENCES_MAX).contains(&most) || cases.iter().any(|case| case.n_parallel == 0) {
+        return Err(Failure::usage(format!("-npl: wanted 1 to {STEP_SEQUENCES_MAX} conversations")));
+    }
     if args.record_routes.is_some() && has_several {
         return Err(Failure::usage("--record-routes takes one model, one chunk size and one pool size"));
     }
@@ -145,6 +175,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         out: Printer::new(args.output, io::stdout()),
         err: args.output_err.map(|format| Printer::new(format, io::stderr())),
         notes: Vec::new(),
+        profiles: Vec::new(),
         pictures: args.pictures.are_wanted().then(report::Gathered::default),
     };
     let mut has_begun = false;
@@ -164,7 +195,10 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     }
     // Whole also after an error or Ctrl-C: what was measured was measured.
     if has_begun {
-        let notes = std::mem::take(&mut outputs.notes);
+        let mut notes = std::mem::take(&mut outputs.notes);
+        for profile in std::mem::take(&mut outputs.profiles) {
+            notes.extend([String::new(), profile]);
+        }
         outputs.each(|out| out.end(&notes), |err| err.end(&notes))?;
     }
     if let Some(pictures) = outputs.pictures {
@@ -212,6 +246,10 @@ fn run_model(
             routes: driven.as_ref().map(|driven| driven.picks.clone()),
             drive_model: args.simulated_drive,
             cache_policy: args.policy,
+            sessions: cases.iter().map(|case| case.n_parallel).max(),
+            is_deterministic: args.deterministic,
+            // A number is to say what a token takes, whatever the text repeats, unless this is asked for.
+            speculate: args.machine.run.speculate.unwrap_or_default(),
             ..open::options(engine_args, &model, Some(context))
         };
         let opened = open::engine_by(engine_args, &model, &options);
@@ -240,11 +278,12 @@ fn run_model(
                 .as_ref()
                 .map_or_else(|| "model".to_owned(), |driven: &Driven| driven.label.clone()),
             is_cold: args.cold,
+            is_deterministic: args.deterministic,
             has_warmup: !args.no_warmup,
             policy: args.policy.unwrap_or_default(),
         };
         if planner.is_none() {
-            let reply = cases.iter().find(|case| case.n_prompt == 0);
+            let reply = cases.iter().find(|case| case.is_reply());
             planner = Some(match reply.filter(|_| args.plan == PlanBy::Measure) {
                 None => Planner::none(),
                 Some(reply) => {
@@ -275,6 +314,9 @@ fn run_model(
             pictures.profile = drive::saved_profile(&source, &model.shown())?;
         }
         let mut engine = open::engine_by(engine_args, &model, &EngineOptions { timeline: true, ..options })?;
+        if args.profile {
+            engine.begin_profile()?;
+        }
         let tokens =
             Tokens::new(args.text.as_deref(), args.seed, engine.tokenizer(), engine.config().vocabulary)?;
         let ids = tokens.part(0, u64::from(report::PASS_TOKENS.min(context)));
@@ -328,18 +370,34 @@ fn run_cases(
         };
         if args.cold && !args.no_warmup {
             let (n_prompt, n_gen) = (case.n_prompt.min(COLD_WARMUP_TOKENS), case.n_gen.min(1));
-            let short = Case { n_prompt, n_gen, n_depth: 0 };
+            let short = Case { n_prompt, n_gen, n_depth: 0, ..case };
             measure::run(engine, short, &mut 0, &mut conditions(1, false, None, None))?;
         }
         let has_warmup = !args.no_warmup && !args.cold;
         planner.begin();
         // Only of generated tokens is anything expected.
-        let turns = (case.n_prompt == 0).then_some(&mut *planner);
+        let turns = case.is_reply().then_some(&mut *planner);
         let mut conditions = conditions(args.repetitions, has_warmup, recording.as_deref_mut(), turns);
         let measured: Measured = measure::run(engine, case, &mut first, &mut conditions)?;
+        let profiled = match args.profile && !measured.is_interrupted {
+            true => {
+                bar.message(format!("profiling {case}"));
+                Some(measure::profile(engine, case, &mut first, &conditions)?)
+            }
+            false => None,
+        };
         bar.clear();
         if !measured.samples.is_empty() {
-            outputs.row(&Row::new(engine, setting, case, &measured, planner, test_time))?;
+            let mut row = Row::new(engine, setting, case, &measured, planner, test_time);
+            let plain_ns_a_token = row.avg_ns as f64 / case.tokens() as f64;
+            let profiled = profiled.and_then(|(tokens, profile)| {
+                Profiled::new(case.to_string(), tokens, profile, plain_ns_a_token)
+            });
+            if let Some(profiled) = &profiled {
+                row.set_profile(profiled);
+            }
+            outputs.row(&row)?;
+            outputs.profiles.extend(profiled.map(|profiled| profiled.to_string()));
         }
         if measured.is_interrupted {
             return Err(Failure::Interrupted);

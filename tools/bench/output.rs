@@ -19,12 +19,13 @@ pub(super) struct Printer<W: Write> {
 }
 
 /// Titles of the table, their width, and whether their values stand on the right.
-const COLUMNS: [(&str, usize, bool); 16] = [
+const COLUMNS: [(&str, usize, bool); 17] = [
     ("model", 30, false),
     ("size", 10, true),
     ("params", 10, true),
     ("backend", 10, false),
     ("pool", 11, true),
+    ("pl", 3, true),
     ("test", 15, true),
     ("t/s", 18, true),
     ("hit", 6, true),
@@ -125,6 +126,7 @@ fn cells(row: &Row) -> [String; COLUMNS.len()] {
         params(row.model_n_params),
         row.backends.clone(),
         format!("{} {:.0}%", row.pool_slots, 100.0 * row.pool_share),
+        row.n_parallel.max(1).to_string(),
         row.test.clone(),
         format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts),
         or_dash(row.hit_rate.map(percent)),

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::profile::{KernelRow, Profiled};
+
 /// Counted up when a key changes its meaning or goes; a new key changes nothing.
 pub(super) const SCHEMA_VERSION: u32 = 2;
 
@@ -99,6 +101,13 @@ pub(crate) struct Row {
     pub(crate) host_tier_bytes: u64,
     pub(crate) staging_bytes: u64,
 
+    /// Conversations whose replies took the same steps: counts and rates are of all together.
+    pub(crate) n_parallel: u32,
+    /// How kernels were cut up, and where that is from.
+    pub(crate) tuning: String,
+    /// Whether tokens were not to depend on what runs beside them, to the last bit.
+    pub(crate) deterministic: bool,
+
     /// Expert uses, over all repetitions. In a prompt one use serves all tokens of a chunk that picked the expert.
     pub(crate) hits: u64,
     pub(crate) misses: u64,
@@ -141,6 +150,16 @@ pub(crate) struct Row {
     /// Share of a layer's picks that were among the guesses made one layer earlier.
     #[serde(default)]
     pub(crate) prefetch_accuracy: Option<f64>,
+    /// When drafts of the next tokens were verified; and how many, and how many of them were right.
+    #[serde(default)]
+    pub(crate) speculate: String,
+    #[serde(default)]
+    pub(crate) draft_n: u64,
+    #[serde(default)]
+    pub(crate) draft_n_accepted: u64,
+    /// Generated tokens by steps that gave them.
+    #[serde(default)]
+    pub(crate) tokens_a_step: f64,
     /// Misses that host memory had, guesses left out; and experts copied there as they left their slot.
     #[serde(default)]
     pub(crate) host_hits: u64,
@@ -177,6 +196,15 @@ pub(crate) struct Row {
     /// `avg_ts` by that bound.
     pub(crate) bound_share: Option<f64>,
 
+    /// With `--profile`, of an average token of a few more: dispatches by kernel and shape, largest first; their count, the stages in
+    /// which they lie, the sum of their times; the token with stamps; and 1 less that sum by `avg_ns` of a token.
+    pub(crate) kernels: Vec<KernelRow>,
+    pub(crate) dispatches_a_token: Option<f64>,
+    pub(crate) stages_a_token: Option<f64>,
+    pub(crate) dispatch_ns_a_token: Option<f64>,
+    pub(crate) stamped_ns_a_token: Option<f64>,
+    pub(crate) dispatch_gap_share: Option<f64>,
+
     /// What `flint-rt plan` expects for this pool and drive; of generated tokens only.
     pub(crate) plan_ts: Option<f64>,
     pub(crate) plan_hit_rate: Option<f64>,
@@ -190,6 +218,16 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Notes what was profiled.
+    pub(super) fn set_profile(&mut self, profiled: &Profiled) {
+        self.kernels = profiled.rows();
+        self.dispatches_a_token = Some(profiled.dispatches_a_token());
+        self.stages_a_token = Some(profiled.stages_a_token());
+        self.dispatch_ns_a_token = Some(profiled.dispatch_ns_a_token());
+        self.stamped_ns_a_token = Some(profiled.stamped_ns_a_token());
+        self.dispatch_gap_share = profiled.gap_share();
+    }
+
     /// The lower bound of the two, in tokens a second.
     pub(crate) fn bound_ts(&self) -> Option<f64> {
         let bounds = [self.disk_bound_ts, self.memory_bound_ts];

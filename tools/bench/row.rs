@@ -3,7 +3,7 @@
 use flint_rt::disk::DriveModel;
 use flint_rt::engine::expectation::{DeviceCost, Expectation, TokenCost};
 use flint_rt::engine::hit_curve::{Hits, Routes};
-use flint_rt::engine::{Engine, TimeSplit};
+use flint_rt::engine::{Engine, SpeculateStats, TimeSplit};
 use flint_rt::expert::Policy;
 use flint_rt::store::SourceKind;
 
@@ -23,6 +23,7 @@ pub(super) struct Setting {
     pub(super) tokens: String,
     pub(super) routes: String,
     pub(super) is_cold: bool,
+    pub(super) is_deterministic: bool,
     pub(super) has_warmup: bool,
     pub(super) policy: Policy,
 }
@@ -49,6 +50,7 @@ struct Sums {
     guessed_at: u64,
     guessed_right: u64,
     kept: u64,
+    speculate: SpeculateStats,
     submissions: u64,
     segments: u64,
     stops: u64,
@@ -83,6 +85,10 @@ impl Sums {
             guessed_at: sum(|sample| sample.telemetry.stream.picks_guessed_at),
             guessed_right: sum(|sample| sample.telemetry.stream.picks_guessed_right),
             kept: sum(|sample| sample.telemetry.inflow.kept),
+            speculate: samples
+                .iter()
+                .map(|sample| sample.telemetry.speculate)
+                .fold(SpeculateStats::default(), SpeculateStats::plus),
             submissions: sum(|sample| sample.telemetry.decode.submissions),
             segments: sum(|sample| sample.telemetry.decode.segments),
             stops: sum(|sample| sample.telemetry.decode.stops),
@@ -127,7 +133,7 @@ impl Row {
             mean_and_spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = mean_and_spread(&samples_ts);
 
-        let is_reply = case.n_prompt == 0;
+        let is_reply = case.is_reply();
         let token = TokenCost::new(config, plan.resident_bytes, case.position());
         let device = DeviceCost::estimate(info.kind, facts::threads());
         let read_bytes_a_token = sums.read_bytes as f64 / sums.tokens;
@@ -224,6 +230,9 @@ impl Row {
             pool_bytes: plan.pool_bytes,
             host_tier_bytes: plan.host.bytes(),
             staging_bytes: plan.staging_bytes,
+            n_parallel: case.n_parallel,
+            tuning: engine.tuning().to_string(),
+            deterministic: setting.is_deterministic,
             hits: sums.hits,
             misses: sums.misses,
             evictions: sums.evictions,
@@ -249,6 +258,10 @@ impl Row {
             prefetch_late: sums.late_hits,
             prefetch_accuracy: (sums.guessed_at > 0)
                 .then(|| sums.guessed_right as f64 / sums.guessed_at as f64),
+            speculate: engine.speculates().to_string(),
+            draft_n: sums.speculate.drafted,
+            draft_n_accepted: sums.speculate.accepted,
+            tokens_a_step: sums.speculate.tokens_a_step(u64::from(case.n_gen) * samples.len() as u64),
             host_hits: sums.host_hits,
             host_kept: sums.kept,
             load_ns_a_token: a_token(sums.load_ns),
@@ -273,6 +286,13 @@ impl Row {
             plan_drive,
             plan_device,
             layer_hits: measured.layer_hits.clone(),
+            // Where it was asked for, `set_profile` notes it.
+            kernels: Vec::new(),
+            dispatches_a_token: None,
+            stages_a_token: None,
+            dispatch_ns_a_token: None,
+            stamped_ns_a_token: None,
+            dispatch_gap_share: None,
         }
     }
 }

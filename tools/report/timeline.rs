@@ -16,11 +16,11 @@ use super::palette::{COPIES, Color, GRID, HOST, KERNELS, READS, WAITS};
 use super::recorded::{Moment, Recorded};
 use super::trace::lane_name;
 
-const LEFT_PX: i32 = 58;
+const LEFT_PX: i32 = 70;
 const BOTTOM_PX: i32 = 40;
 const RIGHT_PX: i32 = 14;
-/// Lanes of the picture from its top.
-const SHOWN: [Lane; 4] = [Lane::Host, Lane::Device, Lane::Copy, Lane::Drive];
+/// Lanes of the picture from its top; dispatches only where they were timed.
+const SHOWN: [Lane; 5] = [Lane::Host, Lane::Device, Lane::Dispatch, Lane::Copy, Lane::Drive];
 
 /// The step of median length among those of a single token.
 fn median_token(recorded: &Recorded) -> Option<Span> {
@@ -145,6 +145,8 @@ fn color_of(moment: &Moment) -> Color {
     let shade = moment.layer.map_or(0, |layer| layer as usize % 2);
     match (moment.lane, moment.what.as_str()) {
         (Lane::Device, _) => KERNELS[shade],
+        // Names of unlike lengths, so that neighbours are told apart.
+        (Lane::Dispatch, name) => KERNELS[name.len() % 2],
         (Lane::Copy, _) => COPIES[shade],
         (Lane::Drive, _) => READS[shade],
         (_, "wait for reads") => WAITS[0],
@@ -155,6 +157,7 @@ fn color_of(moment: &Moment) -> Color {
 }
 
 /// A lane of the picture: its moments with their tracks, the pixels of a track.
+#[derive(Clone)]
 struct Band {
     lane: Lane,
     moments: Vec<(Moment, i32)>,
@@ -180,7 +183,8 @@ impl Band {
 #[expect(clippy::cast_possible_truncation, reason = "a share of a picture's width")]
 fn draw(width: u32, recorded: &Recorded, token: Span) -> String {
     const GAP_PX: i32 = 10;
-    let bands = SHOWN.map(|lane| Band::new(recorded, lane, token));
+    let mut bands = SHOWN.map(|lane| Band::new(recorded, lane, token)).to_vec();
+    bands.retain(|band| band.lane != Lane::Dispatch || !band.moments.is_empty());
     let body = bands.iter().map(|band| band.height() + GAP_PX).sum::<i32>();
     let size = Size { width, height: u32::try_from(body + BOTTOM_PX).expect("invariant: tracks are few") };
     let room = i32::try_from(width).expect("invariant: a page's width") - LEFT_PX - RIGHT_PX;

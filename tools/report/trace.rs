@@ -19,7 +19,8 @@ use super::recorded::{LayerColumn, Moment, Recorded};
 const PROCESS: u32 = 1;
 
 /// Lanes in the order in which they are shown.
-pub(super) const LANES: [Lane; 5] = [Lane::Step, Lane::Host, Lane::Device, Lane::Copy, Lane::Drive];
+pub(super) const LANES: [Lane; 6] =
+    [Lane::Step, Lane::Host, Lane::Device, Lane::Dispatch, Lane::Copy, Lane::Drive];
 
 /// Threads of a lane: more than the queue's depth.
 const LANE_TIDS: u32 = 1000;
@@ -30,6 +31,7 @@ fn category(lane: Lane) -> &'static str {
         Lane::Step => "step",
         Lane::Host => "host",
         Lane::Device => "device",
+        Lane::Dispatch => "dispatch",
         Lane::Copy => "copy",
         Lane::Drive => "drive",
     }
@@ -41,13 +43,14 @@ pub(super) fn lane_name(lane: Lane) -> &'static str {
         Lane::Step => "steps",
         Lane::Host => "host",
         Lane::Device => "kernels",
+        Lane::Dispatch => "dispatches",
         Lane::Copy => "copies",
         Lane::Drive => "reads",
     }
 }
 
 fn first_tid(lane_index: usize) -> u32 {
-    LANE_TIDS * (u32::try_from(lane_index).expect("invariant: five lanes") + 1)
+    LANE_TIDS * (u32::try_from(lane_index).expect("invariant: six lanes") + 1)
 }
 
 /// The whole file.

@@ -52,6 +52,8 @@ struct Stream {
     reads: Counter,
     failed_reads: Counter,
     load_seconds: Counter<f64, AtomicU64>,
+    drafts: Counter,
+    drafts_accepted: Counter,
     pool_slots: Gauge,
 }
 
@@ -76,6 +78,8 @@ impl Metrics {
             reads: counter("disk_reads", "Reads that ended well"),
             failed_reads: counter("disk_failed_reads", "Reads that ended with an error"),
             load_seconds: Counter::default(),
+            drafts: counter("draft_tokens", "Drafts of next tokens that were verified"),
+            drafts_accepted: counter("draft_tokens_accepted", "Drafts that were right"),
             pool_slots: Gauge::default(),
         };
         registry.register_with_unit(
@@ -178,7 +182,7 @@ impl Metrics {
 
     /// What the engine has counted so far.
     pub(crate) fn engine(&self, counters: &Counters) {
-        let Counters { stream, reads, pool_slots } = counters;
+        let Counters { stream, reads, speculate, pool_slots } = counters;
         let set = |counter: &Counter, value: u64| counter.inner().store(value, Ordering::Relaxed);
         set(&self.stream.hits, stream.hits);
         set(&self.stream.misses, stream.misses);
@@ -186,6 +190,8 @@ impl Metrics {
         set(&self.stream.read_bytes, stream.read_bytes);
         set(&self.stream.reads, reads.reads);
         set(&self.stream.failed_reads, reads.failed);
+        set(&self.stream.drafts, speculate.drafted);
+        set(&self.stream.drafts_accepted, speculate.accepted);
         let seconds = Duration::from_nanos(stream.load_ns).as_secs_f64();
         self.stream.load_seconds.inner().store(seconds.to_bits(), Ordering::Relaxed);
         self.stream.pool_slots.set(i64::from(*pool_slots));
@@ -216,6 +222,7 @@ mod tests {
         let mut counters = Counters::default();
         counters.stream.hits = 7;
         counters.stream.load_ns = 1_500_000_000;
+        counters.speculate.drafted = 5;
         metrics.engine(&counters);
         let text = metrics.text(2, 1);
         for line in [
@@ -227,6 +234,7 @@ mod tests {
             "flint_rt_http_responses_total{path=\"/v1/models\",status=\"200\"} 1",
             "flint_rt_expert_hits_total 7",
             "flint_rt_expert_load_seconds_total 1.5",
+            "flint_rt_draft_tokens_total 5",
             "flint_rt_requests_waiting 2",
             "flint_rt_time_to_first_token_seconds_count 1",
         ] {

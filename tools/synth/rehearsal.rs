@@ -82,6 +82,14 @@ impl Script {
     }
 }
 
+impl Script {
+    /// Experts of a layer that its tokens pick, of all together.
+    pub(crate) fn experts_touched(&self) -> u32 {
+        let picks = self.picks.iter().flatten().flatten();
+        picks.max().map_or(0, |most| most + 1)
+    }
+}
+
 /// Slots with which a [`Script`] misses what it says, in a model of `layers` expert layers.
 pub(crate) fn pool_slots(config: &FlintConfig, layers: u32) -> u32 {
     layers * (config.experts_used + 1).min(config.expert_count)

@@ -23,6 +23,8 @@ pub enum Lane {
     Copy,
     /// Kernels, on the device's clock.
     Device,
+    /// Single dispatches, on the device's clock: what a stretch of kernels is made of.
+    Dispatch,
 }
 
 /// Something that took time.

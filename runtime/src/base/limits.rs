@@ -101,6 +101,15 @@ pub const READ_STALL_MAX: Duration = Duration::from_secs(60);
 /// A token of Flint in which every pick misses has about 500: this is room for 2,000 of them, in 64 MB.
 pub const EVENTS_MAX: usize = 1 << 20;
 
+/// Stamps of a device's clock for the times of dispatches: 1 MB at eight bytes each.
+///
+/// A token's commands of Flint, recorded with guesses and without, take about 3,000; so there are enough for all of [`SESSIONS_MAX`]
+/// that are likely to be open while somebody measures.
+pub const STAMPS_MAX: u32 = 1 << 17;
+
+/// Times of dispatches that wait to be taken: more than 1,000 tokens of Flint.
+pub const DISPATCHES_MAX: usize = 1 << 20;
+
 /// Longest chunk: grids have 65,535 workgroups along a token axis on the smallest device.
 pub const PREFILL_CHUNK_MAX: u32 = 65_535;
 

@@ -131,7 +131,7 @@ impl Engine {
             let token = match step.greedy {
                 Some(token) if want == Want::Greedy => token,
                 _ => {
-                    self.read_logits(&mut logits);
+                    self.read_logits_of(&step, &mut logits);
                     options.sampler.sample(&mut logits)?
                 }
             };
@@ -149,7 +149,8 @@ impl Engine {
                 reply.finish = Finish::Aborted;
                 break;
             }
-            step = match self.feed_token(session, token, want) {
+            let fed_behind = u32::try_from(reply.ids.len()).map_or(0, |made| options.tokens_max - made - 1);
+            step = match self.feed_next(session, token, want, fed_behind) {
                 Ok(step) => step,
                 Err(EngineError::Model(ModelError::ContextFull { .. })) => {
                     reply.finish = Finish::ContextFull;

@@ -20,6 +20,8 @@ pub mod open;
 
 pub mod rehearsal;
 
+pub mod profile;
+
 pub mod run_ahead;
 
 pub mod survey;
@@ -36,11 +38,15 @@ pub mod session;
 
 pub mod snapshot;
 
+pub mod speculate;
+
 pub mod generate;
 
 pub mod telemetry;
 
 pub mod times;
+
+pub mod tuned;
 
 pub mod warm;
 
@@ -54,8 +60,11 @@ pub use host_budget::{HostBill, HostMemory, HostPlan};
 pub use open::{Engine, HostTierUse, LoadPhase, LoadProgress, PathsChosen};
 pub use options::EngineOptions;
 pub use pressure::Pressure;
+pub use profile::{KernelTime, StepProfile};
 pub use session::{Feed, Session};
 pub use snapshot::{Snapshot, SnapshotError};
+pub use speculate::{SpeculateMode, SpeculateStats};
 pub use survey::Survey;
 pub use telemetry::Telemetry;
 pub use times::TimeSplit;
+pub use tuned::{ChosenTuning, TuningSource};

@@ -14,9 +14,13 @@ use crate::disk::{ReadPath, SourceFile};
 use crate::engine::host_budget::HostPlan;
 use crate::engine::pressure::Pressure;
 use crate::engine::pressure::decide::Limits;
+use crate::engine::profile::Profiler;
 use crate::engine::snapshot::porter::Porter;
+use crate::engine::speculate::SpeculateStats;
+use crate::engine::speculate::control::SpeculateControl;
 use crate::engine::survey::{Room, open_gpu, plan_memory};
-use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session};
+use crate::engine::tuned::{self, ChosenTuning};
+use crate::engine::{EngineError, EngineOptions, MemoryPlan, SamplingAdvice, Session, SpeculateMode};
 use crate::expert::{
     CheckStats, ExpertError, ExpertSpace, InflowStats, PrefetchMode, StreamStats, Streamer, Transport,
     TransportOptions, TransportReport, Watch,
@@ -31,7 +35,7 @@ use crate::model::inputs::Inputs;
 use crate::model::scratch::Scratch;
 use crate::model::sequence::Sequence;
 use crate::model::weights::Weights;
-use crate::model::{DecodeCounters, Model, ModelError};
+use crate::model::{Ahead, DecodeCounters, Model, ModelError, StepCounters};
 use crate::sample::SamplerOptions;
 use crate::store::{ExpertPieces, Sha256Digest, Source, SourceKind, is_tensor_whole};
 use crate::text::chat::StopTokens;
@@ -101,6 +105,15 @@ pub struct Engine {
     pressure: Option<Pressure>,
     /// Time spent in steps, in nanoseconds.
     pub(super) step_ns: u64,
+    /// The kernels' sizes, and where they are from.
+    tuning: ChosenTuning,
+    /// Where dispatches are timed.
+    pub(super) profiler: Option<Profiler>,
+    /// Steps that were begun.
+    pub(super) step_count: u64,
+    /// How many drafts a step verifies.
+    pub(super) speculation: SpeculateControl,
+    pub(super) speculate_stats: SpeculateStats,
     /// What snapshots pass through.
     pub(super) porter: Porter,
 }
@@ -176,8 +189,10 @@ impl Engine {
         let tokenizer = read_tokenizer(source.gguf())?;
         let stops = StopTokens::new(&tokenizer, config.eos);
         let gpu = open_gpu(options)?;
-        let tuning = options.tuning_on(gpu.info())?;
+        let chosen = tuned::choose(options, gpu.info(), &config)?;
+        let (tuning, options) = (chosen.tuning, &with_tuning(options, &chosen));
         let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu))?;
+        plan.warnings.extend(chosen.note.clone());
         if source.gguf().metadata.get(TOKENIZER_PRE.0).is_none() {
             let (key, taken) = TOKENIZER_PRE;
             plan.warnings.push(format!("the model does not have {key}: its text is split as {taken:?} does"));
@@ -270,6 +285,8 @@ impl Engine {
             watch,
             forced,
             counters: DecodeCounters::default(),
+            step_counters: StepCounters::default(),
+            ahead: [Ahead::default(); 2],
         };
         Ok(Self {
             model,
@@ -283,6 +300,11 @@ impl Engine {
             keep_limit: u32::MAX,
             pressure,
             step_ns: 0,
+            profiler: None,
+            tuning: chosen,
+            step_count: 0,
+            speculation: SpeculateControl::new(options.speculate),
+            speculate_stats: SpeculateStats::default(),
             porter: Porter::default(),
             is_drive_modelled: options.drive_model.is_some(),
         })
@@ -353,6 +375,11 @@ impl Engine {
         Sha256Digest::of(text.as_bytes())
     }
 
+    /// The sizes of the kernels' tiles, and where they are from.
+    pub fn tuning(&self) -> &ChosenTuning {
+        &self.tuning
+    }
+
     /// The model's numbers.
     pub fn config(&self) -> &FlintConfig {
         &self.model.config
@@ -406,6 +433,11 @@ impl Engine {
     /// Turns reads ahead on or off; sessions that are open follow.
     pub fn set_prefetch(&mut self, is_on: bool) {
         self.model.streamer.set_prefetch(prefetch_mode(Some(is_on)));
+    }
+
+    /// Says when drafts are verified from now on; what was learned of them is forgotten.
+    pub fn set_speculate(&mut self, mode: SpeculateMode) {
+        self.speculation = SpeculateControl::new(mode);
     }
 
     /// What was read into host memory, and why, since the engine was opened.
@@ -464,6 +496,11 @@ impl Engine {
     pub fn is_stop(&self, id: TokenId) -> bool {
         self.stops.reason(id).is_some()
     }
+}
+
+/// `options` with the tuning that was chosen.
+pub(super) fn with_tuning(options: &EngineOptions, chosen: &ChosenTuning) -> EngineOptions {
+    EngineOptions { tuning: Some(chosen.tuning), ..options.clone() }
 }
 
 fn prefetch_mode(is_on: Option<bool>) -> PrefetchMode {

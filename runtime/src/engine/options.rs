@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use crate::disk::{DriveModel, ReadPath};
-use crate::engine::HostMemory;
+use crate::engine::{HostMemory, SpeculateMode};
 use crate::expert::{HostPath, Policy};
-use crate::gpu::{CopyQueue, DeviceInfo, DeviceKind, GpuError};
-use crate::kernels::{Many, ManyForm, Tuning};
+use crate::gpu::{CopyQueue, DeviceKind};
+use crate::kernels::Tuning;
+use crate::kernels::tuning::TuningChanges;
 use crate::model::forced::ForcedPicks;
 
 /// How to open a model. Everything that is `None` is chosen.
@@ -30,13 +31,20 @@ pub struct EngineOptions {
     pub cache_policy: Option<Policy>,
     /// Whether likely experts are read ahead of need, where the pool does not hold all; the default is as long as it pays.
     pub prefetch: Option<bool>,
+    /// Whether steps verify drafts of the tokens that may follow, where a conversation repeats itself
+    /// ([`crate::engine::Engine::generate`], [`crate::engine::Engine::feed_speculating`]); the default is off.
+    pub speculate: SpeculateMode,
     /// Tokens of a prompt that go through the layers together; the default is 512, and up to 4096 where that costs few slots.
     pub prefill_chunk: Option<u32>,
     /// Whether a conversation's bits are to be the same whatever runs beside it, however its prompt is cut and whatever of it was in
     /// the cache. Without it, that is so only for what runs beside it, and only where no prompt shares a step with its tokens.
     pub is_deterministic: bool,
-    /// Sizes of the kernels' tiles; the default is what suits the kind of device.
+    /// Sizes of the kernels' tiles; the default is what was measured on the device ([`Self::tuning_dir`]), else what suits its kind.
     pub tuning: Option<Tuning>,
+    /// Where sizes that were measured are remembered; nothing is if `None`.
+    pub tuning_dir: Option<PathBuf>,
+    /// Sizes chosen by hand, whatever the others are.
+    pub tuning_changes: TuningChanges,
     /// Device bytes that may be used in all; the default is what is free, less a reserve.
     pub gpu_memory_bytes: Option<u64>,
     /// Host memory for experts that device memory does not hold; the default is what is sensible.
@@ -71,24 +79,10 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The tile sizes, for this kind of device unless they were chosen: what a plan needs to know.
+    /// The tile sizes, for this kind of device unless they were chosen: for a plan, before or without a device.
     pub(super) fn tuning(&self, kind: DeviceKind) -> Tuning {
-        let tuning = self.tuning.unwrap_or_else(|| Tuning::for_device(kind));
+        let tuning = self.tuning.unwrap_or_else(|| self.tuning_changes.apply(Tuning::for_device(kind)));
         if self.is_deterministic { tuning.deterministic() } else { tuning }
-    }
-
-    /// The same on an open device, with the form of a prompt's products that the environment names or that suits the device.
-    ///
-    /// # Errors
-    /// [`GpuError::InvalidVariable`].
-    pub(super) fn tuning_on(&self, info: &DeviceInfo) -> Result<Tuning, GpuError> {
-        let named = ManyForm::from_environment()?;
-        let tuning = match (self.tuning, named) {
-            (Some(chosen), None) => chosen,
-            (Some(chosen), Some(form)) => Tuning { many: Many::new(form, info.kind), ..chosen },
-            (None, form) => Tuning::for_gpu(info, form),
-        };
-        Ok(if self.is_deterministic { tuning.deterministic() } else { tuning })
     }
 }
 

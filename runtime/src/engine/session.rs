@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::base::ids::TokenId;
+use crate::engine::speculate::feed::Speculation;
 use crate::engine::{Engine, EngineError};
 use crate::model::decode::StepOutput;
 use crate::model::prefill::PrefillObserver;
@@ -12,9 +13,10 @@ use crate::model::{LayerRoutes, ModelError, Want};
 
 /// A conversation.
 pub struct Session {
-    sequence: Sequence,
+    pub(super) sequence: Sequence,
     /// What the cache holds, in order.
-    tokens: Vec<TokenId>,
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) speculation: Speculation,
 }
 
 /// What one session is fed in a step that it shares with others.
@@ -47,7 +49,7 @@ pub fn common_prefix(cached: &[TokenId], wanted: &[TokenId]) -> usize {
 
 impl Session {
     pub(super) fn new(sequence: Sequence) -> Self {
-        Self { sequence, tokens: Vec::new() }
+        Self { sequence, tokens: Vec::new(), speculation: Speculation::default() }
     }
 
     /// What the cache holds.
@@ -68,7 +70,7 @@ impl Session {
     /// Forgets everything.
     pub fn reset(&mut self) {
         self.sequence.rewind(0);
-        self.tokens.clear();
+        self.settle();
     }
 
     /// Keeps what it holds of the beginning of `ids`, but never all of `ids`, and forgets the rest; where the cache cannot
@@ -108,12 +110,14 @@ impl Session {
         let position = u32::try_from(tokens.len()).expect("invariant: a context is a u32");
         self.sequence.adopt(position, held_from);
         self.tokens.clear();
+        self.speculation.truncate(0);
         self.tokens.extend_from_slice(tokens);
     }
 
     /// Brings the token list in line with what the cache holds, whatever a step did.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.tokens.truncate(self.sequence.position() as usize);
+        self.speculation.truncate(self.tokens.len());
     }
 }
 
@@ -175,6 +179,7 @@ impl Engine {
         token: TokenId,
         want: Want,
     ) -> Result<StepOutput, EngineError> {
+        session.speculation.interrupt();
         let begin = Instant::now();
         let output = self.model.decode(&mut session.sequence, token, want);
         self.note_step("token", begin);
@@ -214,7 +219,11 @@ impl Engine {
         let begin = Instant::now();
         let mut parts: Vec<Part<'_>> = feeds
             .iter_mut()
-            .map(|feed| Part { sequence: &mut feed.session.sequence, tokens: feed.tokens, want: feed.want })
+            .map(|feed| {
+                let Session { sequence, speculation, .. } = &mut *feed.session;
+                speculation.interrupt();
+                Part { sequence, tokens: feed.tokens, drafts: 0, want: feed.want }
+            })
             .collect();
         let outputs = self.model.step(&mut parts, observer);
         self.note_step("step", begin);

@@ -14,14 +14,14 @@ use crate::disk::SourceFile;
 use crate::engine::budget::BudgetInput;
 use crate::engine::open::{
     PathsChosen, TOKEN_TABLE, host_slot_bytes, is_checked, open_files, open_transport, paths_chosen,
-    ring_bytes,
+    ring_bytes, with_tuning,
 };
 use crate::engine::options::{CONTEXT_LEN_DEFAULT, PREFILL_CHUNK_DEFAULT};
+use crate::engine::tuned::{self, ChosenTuning};
 use crate::engine::{Engine, EngineError, EngineOptions, HostMemory, MemoryPlan};
 use crate::expert::HostPath;
 use crate::gguf::Gguf;
 use crate::gpu::{DeviceKind, Gpu, GpuOptions};
-use crate::kernels::ManyForm;
 use crate::model::hparams::FlintConfig;
 use crate::store::{Source, SourceKind, is_expert_tensor};
 
@@ -81,8 +81,8 @@ pub struct Survey {
     pub plan: Result<MemoryPlan, EngineError>,
     /// How bytes would travel, or why none could.
     pub paths: Result<PathsChosen, EngineError>,
-    /// By what means products of prompts would be computed.
-    pub prompt_form: ManyForm,
+    /// How kernels would be cut up.
+    pub tuning: ChosenTuning,
 }
 
 impl Engine {
@@ -96,10 +96,14 @@ impl Engine {
         let source = Source::open(&options.model)?;
         let config = FlintConfig::from_gguf(source.gguf())?;
         let gpu = open_gpu(options)?;
-        let plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu));
+        let tuning = tuned::choose(options, gpu.info(), &config)?;
+        let options = &with_tuning(options, &tuning);
+        let mut plan = plan_memory(options, source.gguf(), source.kind(), &config, &Room::of(&gpu));
+        if let Ok(plan) = &mut plan {
+            plan.warnings.extend(tuning.note.clone());
+        }
         let paths = probe_paths(options, &source, &config, &gpu);
-        let prompt_form = options.tuning_on(gpu.info())?.many.form;
-        Ok(Survey { gpu, plan, paths, prompt_form })
+        Ok(Survey { gpu, plan, paths, tuning })
     }
 }
 

@@ -6,7 +6,7 @@
 //!   where something was waited for.
 
 use crate::disk::ReadCounters;
-use crate::engine::{Engine, TimeSplit};
+use crate::engine::{Engine, SpeculateStats, TimeSplit};
 use crate::expert::{CheckStats, InflowStats, StreamStats};
 use crate::model::DecodeCounters;
 
@@ -21,6 +21,8 @@ pub struct Telemetry {
     pub checks: CheckStats,
     /// What the read queue did.
     pub reads: ReadCounters,
+    /// Drafts.
+    pub speculate: SpeculateStats,
     /// Single tokens.
     pub decode: DecodeCounters,
     /// Where the time of steps went.
@@ -48,6 +50,7 @@ impl Telemetry {
             reads: difference!(ReadCounters, self.reads, before.reads;
                 reads, failed, wanted_bytes, read_bytes, short_reads, interruptions, retries, buffered_fallbacks,
                 moved_to_pool, busy_ns, late_reads),
+            speculate: difference!(SpeculateStats, self.speculate, before.speculate; steps, drafted, accepted),
             decode: difference!(DecodeCounters, self.decode, before.decode;
                 tokens, submissions, segments, stops),
             split: self.split.since(before.split),
@@ -77,6 +80,7 @@ impl Engine {
             inflow: self.inflow_stats(),
             checks: self.check_stats(),
             reads: self.read_counters(),
+            speculate: self.speculate_stats(),
             decode: self.decode_counters(),
             split: self.time_split(),
         }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::base::events::{Event, Lane};
 use crate::engine::Engine;
-use crate::model::DecodeCounters;
+use crate::model::{DecodeCounters, StepCounters};
 
 /// Time spent in steps, by what the thread that drives the engine waited for. Nanoseconds since the engine was opened.
 ///
@@ -57,6 +57,11 @@ impl Engine {
         self.model.counters
     }
 
+    /// How steps of many rows went through the device, since the engine was opened.
+    pub fn step_counters(&self) -> StepCounters {
+        self.model.step_counters
+    }
+
     /// Where the time of all steps went until now.
     pub fn time_split(&self) -> TimeSplit {
         let waits = self.model.watch.waits().plus(self.model.streamer.transport().waits());
@@ -84,8 +89,11 @@ impl Engine {
     /// Notes a step that began at `begin` and has just ended, and looks after what lies between steps.
     pub(super) fn note_step(&mut self, what: &'static str, begin: Instant) {
         let end = Instant::now();
-        self.step_ns += u64::try_from(end.duration_since(begin).as_nanos()).unwrap_or(u64::MAX);
+        self.step_count += 1;
+        let step_ns = u64::try_from(end.duration_since(begin).as_nanos()).unwrap_or(u64::MAX);
+        self.step_ns += step_ns;
         self.model.watch.log.add(Lane::Step, what, None, 0, begin, end);
+        self.note_dispatches(step_ns);
         self.look_after_memory();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns each buffer and what lies under it. In: a name, a length, a [`Placement`]. Out: [`Buffer`]s and views of them.
 //!
-//! Invariants: a buffer's usage is storage and transfer, both ways; its memory lives as long as the last handle to it,
+//! Invariants: a buffer's usage is storage, transfer both ways, and counts of workgroups; its memory lives as long as the last handle to it,
 //! and commands hold handles; host access goes through a lock, so that safe code cannot race with itself.
 
 use std::fmt;
@@ -26,6 +26,7 @@ use crate::base::region::HostRegion;
 /// What every buffer may be used for.
 pub(super) const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
+        | vk::BufferUsageFlags::INDIRECT_BUFFER.as_raw()
         | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
         | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
 );

@@ -15,6 +15,7 @@ use crate::base::events::{Event, EventLog, Lane};
 use crate::base::limits::EVENTS_MAX;
 
 use super::context::Gpu;
+use super::dispatches::DispatchSpan;
 use super::error::GpuError;
 use super::recorder::Recorder;
 use super::timeline::Ticket;
@@ -37,6 +38,8 @@ struct State {
     pending: Vec<(Ticket, Mark, bool)>,
     /// Events on the device's clock.
     done: Vec<(Mark, f64, f64)>,
+    /// Dispatches: name, bytes, beginning, end.
+    dispatches: Vec<(&'static str, u64, f64, f64)>,
     /// The smallest distance seen, host less device, in nanoseconds.
     distance_ns: Option<f64>,
 }
@@ -70,6 +73,7 @@ impl Clock {
             free: (0..pairs).rev().collect(),
             pending: Vec::new(),
             done: Vec::new(),
+            dispatches: Vec::new(),
             distance_ns: None,
         };
         Ok(Self(Some(Arc::new(Inner { stamps, log, state: Mutex::new(state) }))))
@@ -171,6 +175,17 @@ impl Clock {
         failure.map_or(Ok(()), Err)
     }
 
+    /// Notes dispatches, with the bytes of each.
+    pub fn note_dispatches(&self, spans: &[DispatchSpan], bytes: impl Fn(&DispatchSpan) -> u64) {
+        let Some(inner) = &self.0 else { return };
+        let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = EVENTS_MAX - state.dispatches.len();
+        let noted =
+            spans.iter().take(room).map(|span| (span.label.name, bytes(span), span.begin_ns, span.end_ns));
+        state.dispatches.extend(noted);
+        inner.log.note_left_out(spans.len().saturating_sub(room) as u64);
+    }
+
     /// Hands the events so far to the log.
     pub fn flush(&self) {
         let Some(inner) = &self.0 else { return };
@@ -179,6 +194,10 @@ impl Clock {
         for (Mark { lane, what, layer, bytes, .. }, begin, end) in state.done.drain(..) {
             let (begin_ns, end_ns) = (whole_ns(begin + distance_ns), whole_ns(end + distance_ns));
             inner.log.push(Event { lane, what, layer, bytes, begin_ns, end_ns });
+        }
+        for (what, bytes, begin, end) in state.dispatches.drain(..) {
+            let (begin_ns, end_ns) = (whole_ns(begin + distance_ns), whole_ns(end + distance_ns));
+            inner.log.push(Event { lane: Lane::Dispatch, what, layer: None, bytes, begin_ns, end_ns });
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ash::vk;
 
 use super::context::Shared;
+use super::dispatches::Stamped;
 use super::error::GpuError;
 use super::queues::QueueKind;
 use super::tape::Tape;
@@ -22,6 +23,8 @@ pub struct Commands {
     pub(super) shared: Arc<Shared>,
     tape: Option<Tape>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Where dispatches are timed.
+    stamped: Option<Stamped>,
     /// Where it runs.
     pub(super) kind: QueueKind,
     /// The value of its last submission; 0 before the first.
@@ -34,12 +37,17 @@ impl Commands {
         kind: QueueKind,
         tape: Tape,
         kept: Vec<Arc<dyn Any + Send + Sync>>,
+        stamped: Option<Stamped>,
     ) -> Self {
-        Self { shared: Arc::clone(shared), tape: Some(tape), kept, kind, ticket: AtomicU64::new(0) }
+        Self { shared: Arc::clone(shared), tape: Some(tape), kept, stamped, kind, ticket: AtomicU64::new(0) }
     }
 
     pub(super) fn buffer(&self) -> vk::CommandBuffer {
         self.tape.as_ref().expect("invariant: only `drop` takes the tape").buffer
+    }
+
+    pub(super) fn stamped(&self) -> Option<&Stamped> {
+        self.stamped.as_ref()
     }
 
     /// The ticket of its last submission.
@@ -60,8 +68,12 @@ impl Drop for Commands {
         if matches!(answer, Err(GpuError::Timeout { .. })) {
             // A hung device may still read all of this: it is left to the process's end.
             std::mem::forget(std::mem::take(&mut self.kept));
+            std::mem::forget(self.stamped.take());
             std::mem::forget(Arc::clone(&self.shared));
             return;
+        }
+        if let Some(stamped) = self.stamped.take() {
+            stamped.end(&self.shared);
         }
         self.shared.tapes(self.kind).give_back(tape);
     }

@@ -6,8 +6,8 @@
 //! Invariant: the fields of [`Shared`] are dropped in order, the device after all that was made from it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use ash::vk;
 use flint_shaders::Kernel;
@@ -19,6 +19,7 @@ use super::commands::Commands;
 use super::device::Device;
 use super::error::GpuError;
 use super::info::{self, DeviceInfo};
+use super::instance::lock;
 use super::instance::{Instance, ValidationLog};
 use super::memory::Memory;
 use super::pipeline::Pipeline;
@@ -28,7 +29,7 @@ use super::recorder::Recorder;
 use super::tape::Tapes;
 use super::timeline::{Ticket, Timeline, raw_queue};
 use super::timestamps::Timestamps;
-use super::{import, mapped, probe};
+use super::{dispatches, import, mapped, probe};
 use crate::base::limits::COMMANDS_PER_SUBMIT_MAX;
 use crate::base::region::HostRegion;
 
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     /// The last of the copies that kernels submitted from now on run behind.
     copies_seen: AtomicU64,
     tapes: [Tapes; 2],
+    /// Who has dispatches stamped, if anyone.
+    dispatches: Mutex<Weak<dispatches::Inner>>,
     pub(super) pools: DescriptorPools,
     pub(super) cache: PipelineCache,
     pub(super) memory: Memory,
@@ -53,6 +56,15 @@ impl Shared {
             QueueKind::Kernels => &self.kernels,
             QueueKind::Copies => self.copies.as_ref().expect("invariant: it gave the ticket"),
         }
+    }
+
+    /// Who has dispatches stamped, if anyone.
+    pub(super) fn dispatches(&self) -> Option<Arc<dispatches::Inner>> {
+        lock(&self.dispatches).upgrade()
+    }
+
+    pub(super) fn set_dispatches(&self, inner: Weak<dispatches::Inner>) {
+        *lock(&self.dispatches) = inner;
     }
 
     /// What is recorded on for the queue of `kind`.
@@ -140,6 +152,7 @@ impl Gpu {
             copies_seen: AtomicU64::new(0),
             kernels: Timeline::new(Arc::clone(&device), QueueKind::Kernels, queue)?,
             tapes: [kernels, copies].map(|lane| Tapes::new(Arc::clone(&device), lane.family)),
+            dispatches: Mutex::new(Weak::new()),
             pools: DescriptorPools::new(Arc::clone(&device)),
             cache: PipelineCache::open(Arc::clone(&device), options.cache_dir.as_deref())?,
             memory: Memory::new(Arc::clone(&device))?,
@@ -317,6 +330,10 @@ impl Gpu {
         self.submit_on(copies, &[commands], after)
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// The ticket of what [`Self::submit`] took last.
     pub fn last_ticket(&self) -> Option<Ticket> {
         self.shared.kernels.last()
@@ -341,9 +358,14 @@ impl Gpu {
             }
             Ok(())
         };
-        timeline.submit(all.len(), after, check, |ticket| {
+        for commands in all {
+            commands.stamped().map_or(Ok(()), |stamped| stamped.collect(&self.shared))?;
+        }
+        let ticket = timeline.submit(all.len(), after, check, |ticket| {
             all.iter().for_each(|commands| commands.set_ticket(ticket))
-        })
+        })?;
+        all.iter().filter_map(|commands| commands.stamped()).for_each(|stamped| stamped.submitted(ticket));
+        Ok(ticket)
     }
 
     /// Waits until the device has done what `ticket` stands for, and all before it.

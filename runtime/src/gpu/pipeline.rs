@@ -26,6 +26,8 @@ pub(super) struct PipelineInner {
     pub(super) layout: vk::PipelineLayout,
     pub(super) set_layout: vk::DescriptorSetLayout,
     pub(super) kernel: &'static Kernel,
+    /// Of its specialization constants.
+    pub(super) values: Arc<[u32]>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -69,6 +71,7 @@ impl Pipeline {
             layout: vk::PipelineLayout::null(),
             set_layout: vk::DescriptorSetLayout::null(),
             kernel,
+            values: specialization.into(),
             shared: Arc::clone(shared),
         };
         inner.set_layout = create_set_layout(device, kernel)?;

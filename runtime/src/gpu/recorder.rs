@@ -16,6 +16,7 @@ use super::bind::Bindings;
 use super::buffer::Buffer;
 use super::commands::Commands;
 use super::context::Shared;
+use super::dispatches::{DispatchLabel, Notes};
 use super::error::GpuError;
 use super::pipeline::Pipeline;
 use super::queues::QueueKind;
@@ -60,6 +61,8 @@ pub struct Recorder {
     tape: Option<Tape>,
     kept: Kept,
     bound_pipeline: vk::Pipeline,
+    /// Where dispatches are timed.
+    notes: Option<Notes>,
 }
 
 impl Recorder {
@@ -72,9 +75,27 @@ impl Recorder {
             tape: Some(tape),
             kept: Kept::default(),
             bound_pipeline: vk::Pipeline::null(),
+            notes: None,
         };
+        if kind == QueueKind::Kernels && recorder.can_stamp() {
+            recorder.notes = Notes::of(shared);
+        }
         recorder.barrier();
         Ok(recorder)
+    }
+
+    /// To be called before something is recorded that takes time; what it gives, behind it by [`Self::noted`].
+    fn note(&mut self, label: impl FnOnce() -> DispatchLabel) -> Option<(Timestamps, u32)> {
+        let mut notes = self.notes.take()?;
+        let behind = notes.before(self, label());
+        self.notes = Some(notes);
+        behind
+    }
+
+    fn noted(&mut self, behind: Option<(Timestamps, u32)>) {
+        if let Some((stamps, index)) = behind {
+            self.stamp(&stamps, index);
+        }
     }
 
     fn buffer(&self) -> vk::CommandBuffer {
@@ -102,6 +123,55 @@ impl Recorder {
         base: [u32; 3],
         groups: [u32; 3],
     ) {
+        self.check_kernel(pipeline, bindings, push);
+        let name = pipeline.kernel().name;
+        let limits = self.shared.device.info.limits.groups;
+        assert!(
+            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
+            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
+        );
+        if groups.contains(&0) {
+            return;
+        }
+        let behind =
+            self.note(|| DispatchLabel::of_kernel(pipeline.kernel(), &pipeline.inner.values, push, groups));
+        self.bind(pipeline, bindings, push);
+        let ([x, y, z], [width, height, depth]) = (base, groups);
+        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
+        // pipeline is made with `DISPATCH_BASE`.
+        unsafe {
+            self.shared.device.raw.cmd_dispatch_base(self.buffer(), x, y, z, width, height, depth);
+        };
+        self.noted(behind);
+    }
+
+    /// Runs a kernel on as many workgroups as three words of `grid` say when the device comes to it. Behind
+    /// [`Self::barrier_for_grids`], where the device wrote them.
+    ///
+    /// # Panics
+    /// When the bindings are another kernel's, `push` is not as long as the kernel's push constants, or the words lie not in `grid`.
+    pub fn dispatch_indirect(
+        &mut self,
+        pipeline: &Pipeline,
+        bindings: &Bindings,
+        push: &[u8],
+        grid: &Buffer,
+        offset_bytes: u64,
+    ) {
+        self.check_kernel(pipeline, bindings, push);
+        self.check_buffer("grid", grid, offset_bytes, 12);
+        check_words("grid", offset_bytes, 12);
+        let behind =
+            self.note(|| DispatchLabel::of_kernel(pipeline.kernel(), &pipeline.inner.values, push, [0; 3]));
+        self.bind(pipeline, bindings, push);
+        // SAFETY: pipeline, set and push constants are bound; the words lie in a buffer of indirect usage, which `kept` keeps.
+        // That they are within the device's limits is for the kernel to see to that writes them.
+        unsafe { self.shared.device.raw.cmd_dispatch_indirect(self.buffer(), grid.inner.raw, offset_bytes) };
+        self.kept.keep(&grid.inner);
+        self.noted(behind);
+    }
+
+    fn check_kernel(&self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8]) {
         let kernel = pipeline.kernel();
         let name = kernel.name;
         assert_eq!(self.kind, QueueKind::Kernels, "kernel {name}: on the queue of copies");
@@ -120,14 +190,10 @@ impl Recorder {
             u32::try_from(push.len()),
             "kernel {name}: bytes of push constants"
         );
-        let limits = self.shared.device.info.limits.groups;
-        assert!(
-            (0..3).all(|axis| groups[axis].checked_add(base[axis]).is_some_and(|end| end <= limits[axis])),
-            "kernel {name}: {groups:?} workgroups from {base:?} on are over the device's limit of {limits:?}"
-        );
-        if groups.contains(&0) {
-            return;
-        }
+    }
+
+    /// Binds what a dispatch runs with.
+    fn bind(&mut self, pipeline: &Pipeline, bindings: &Bindings, push: &[u8]) {
         let device = &self.shared.device.raw;
         let buffer = self.buffer();
         let (compute, layout) = (vk::PipelineBindPoint::COMPUTE, pipeline.inner.layout);
@@ -142,10 +208,6 @@ impl Recorder {
             // SAFETY: as above; the bytes are exactly the layout's range, a multiple of 4.
             unsafe { device.cmd_push_constants(buffer, layout, vk::ShaderStageFlags::COMPUTE, 0, push) };
         }
-        let ([x, y, z], [width, height, depth]) = (base, groups);
-        // SAFETY: pipeline, set and push constants are bound; the last workgroup's number is within the limits; every
-        // pipeline is made with `DISPATCH_BASE`.
-        unsafe { device.cmd_dispatch_base(buffer, x, y, z, width, height, depth) };
         self.bound_pipeline = pipeline.inner.raw;
         self.kept.keep(&pipeline.inner);
         self.kept.keep(&bindings.inner);
@@ -153,8 +215,23 @@ impl Recorder {
 
     /// What was recorded before is done, and its writes are seen, before what is recorded after begins.
     pub fn barrier(&mut self) {
+        if let Some(notes) = &mut self.notes {
+            notes.barrier();
+        }
         let (stages, _, accesses) = self.work();
         self.memory_barrier(stages, accesses);
+    }
+
+    /// As [`Self::barrier`], and the workgroup counts of [`Self::dispatch_indirect`] are seen, too.
+    pub fn barrier_for_grids(&mut self) {
+        if let Some(notes) = &mut self.notes {
+            notes.barrier();
+        }
+        let (stages, _, accesses) = self.work();
+        self.memory_barrier(
+            stages | vk::PipelineStageFlags2::DRAW_INDIRECT,
+            accesses | vk::AccessFlags2::INDIRECT_COMMAND_READ,
+        );
     }
 
     /// The stages of what is recorded here, what they write, and all that they do to memory.
@@ -203,6 +280,7 @@ impl Recorder {
         if len_bytes == 0 {
             return;
         }
+        let behind = self.note(|| DispatchLabel::of_transfer("copy", len_bytes));
         let regions = [vk::BufferCopy {
             src_offset: source_offset_bytes,
             dst_offset: target_offset_bytes,
@@ -214,6 +292,7 @@ impl Recorder {
         unsafe { device.cmd_copy_buffer(self.buffer(), source.inner.raw, target.inner.raw, &regions) };
         self.kept.keep(&source.inner);
         self.kept.keep(&target.inner);
+        self.noted(behind);
     }
 
     /// Writes bytes that the recording itself carries; nothing when there are none.
@@ -228,11 +307,13 @@ impl Recorder {
         if bytes.is_empty() {
             return;
         }
+        let behind = self.note(|| DispatchLabel::of_transfer("update", len_bytes));
         let device = &self.shared.device.raw;
         // SAFETY: the buffer is being recorded, by its one owner; the range is in words, inside, not empty, within 64 KiB;
         // `kept` keeps the target.
         unsafe { device.cmd_update_buffer(self.buffer(), target.inner.raw, offset_bytes, bytes) };
         self.kept.keep(&target.inner);
+        self.noted(behind);
     }
 
     /// Writes `word` over a range; nothing when that is empty.
@@ -245,11 +326,13 @@ impl Recorder {
         if len_bytes == 0 {
             return;
         }
+        let behind = self.note(|| DispatchLabel::of_transfer("fill", len_bytes));
         let device = &self.shared.device.raw;
         // SAFETY: the buffer is being recorded, by its one owner; the range is in words, inside, not empty; `kept` keeps
         // the target.
         unsafe { device.cmd_fill_buffer(self.buffer(), target.inner.raw, offset_bytes, len_bytes, word) };
         self.kept.keep(&target.inner);
+        self.noted(behind);
     }
 
     /// Whether stamps can be noted here.
@@ -309,7 +392,8 @@ impl Recorder {
         unsafe { device.raw.end_command_buffer(self.buffer()) }
             .map_err(|result| device.failed("vkEndCommandBuffer", result))?;
         let tape = self.tape.take().expect("invariant: it was just ended");
-        Ok(Commands::new(&self.shared, self.kind, tape, std::mem::take(&mut self.kept).handles))
+        let stamped = self.notes.take().map(Notes::finish);
+        Ok(Commands::new(&self.shared, self.kind, tape, std::mem::take(&mut self.kept).handles, stamped))
     }
 
     fn check_buffer(&self, what: &str, buffer: &Buffer, offset_bytes: u64, len_bytes: u64) {

@@ -2,7 +2,7 @@
 
 use flint_shaders::layout::AttendPush;
 
-use super::attention::{AttentionShape, RopeBuffers, attention_scale};
+use super::attention::{Attention, AttentionShape, RopeBuffers, attention_scale};
 use super::fused::Counters;
 use super::{Binder, assert_holds};
 use crate::base::limits::STEP_SEQUENCES_MAX;
@@ -18,8 +18,8 @@ pub struct Attend {
 }
 
 impl Attend {
-    /// `rope` as in [`super::Rope`], of which q stays as it is; `partial` f32 `[rows, head_count, splits, head_dim + 2]` for
-    /// [`Self::partial_words`], `sinks` f32 `[head_count]`, `target` f32 `[tokens, head_count, head_dim]`; a counter a row and KV
+    /// `rope` as in [`super::Rope`], of which q stays as it is; `partial` as in
+    /// [`super::Attention`], `sinks` f32 `[head_count]`, `target` f32 `[tokens, head_count, head_dim]`; a counter a row and KV
     /// head.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Attend {
             "attend",
             "partial",
             partial,
-            Self::partial_words(splits, shape.head_count, shape.head_dim, tokens_max),
+            Attention::partial_words(splits, shape.head_count, shape.head_dim, tokens_max),
         );
         assert_holds("attend", "sinks", sinks, u64::from(shape.head_count));
         let counted = u64::from(counters.first) + Self::counter_words(shape.kv_head_count, rows_max);
@@ -80,12 +80,6 @@ impl Attend {
             epsilon: shape.epsilon,
         };
         Ok(Self { pipeline, bindings, push, splits, rows_max })
-    }
-
-    /// Words of `partial`: next tokens are at most one a sequence of a step.
-    pub fn partial_words(splits: u32, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
-        let rows = u64::from(tokens_max.min(STEP_SEQUENCES_MAX)) * u64::from(splits);
-        rows * u64::from(head_count) * u64::from(head_dim + 2)
     }
 
     /// Counters that it wants for `rows` rows.

@@ -1,4 +1,4 @@
-//! Per-head norm, rotation and cache write; attention over the cache.
+//! Per-head norm, rotation and cache write; attention of single tokens over the cache.
 
 use flint_shaders::layout::{AttentionMergePush, AttentionPush, RopePush};
 
@@ -144,20 +144,20 @@ impl Rope {
     }
 }
 
-/// Softmax with a sink over the visible keys, in splits that a second dispatch joins.
+/// Softmax with a sink over the visible keys of one token, in splits that a second dispatch joins.
 pub struct Attention {
     attend: Pipeline,
     merge: Pipeline,
     attend_bindings: Bindings,
     merge_bindings: Bindings,
     shape: AttentionShape,
-    decode_splits: u32,
+    splits: u32,
     tokens_max: u32,
 }
 
 impl Attention {
-    /// `q` f32 `[tokens, head_count, head_dim]`; caches as in [`Rope`]; `partial` f32 `[tokens, head_count, splits,
-    /// head_dim + 2]`; `sinks` f32 `[head_count]`; `target` f32 `[tokens, head_count, head_dim]`.
+    /// `q` f32 `[tokens, head_count, head_dim]`; caches as in [`Rope`]; `partial` f32 `[rows, head_count, splits,
+    /// head_dim + 2]`, see [`Self::partial_words`]; `sinks` f32 `[head_count]`; `target` f32 `[tokens, head_count, head_dim]`.
     ///
     /// # Errors
     /// When the driver has no descriptors left.
@@ -184,59 +184,50 @@ impl Attention {
         let merge_bindings =
             gpu.bind(&merge, &[&[control.view()], &[partial.view()], &[sinks.view()], &[target.view()]])?;
         let shape = *shape;
-        Ok(Self { attend, merge, attend_bindings, merge_bindings, shape, decode_splits: splits, tokens_max })
+        Ok(Self { attend, merge, attend_bindings, merge_bindings, shape, splits, tokens_max })
     }
 
-    /// Words of `partial` for `tokens_max` tokens: the next tokens of sequences are cut into `decode_splits`, many of one sequence
-    /// are not cut.
+    /// Words of `partial` for steps of up to `tokens_max` tokens: those of the next tokens of as many sequences as a step takes.
     pub fn partial_words(decode_splits: u32, head_count: u32, head_dim: u32, tokens_max: u32) -> u64 {
-        let cut = tokens_max.min(STEP_SEQUENCES_MAX) * decode_splits;
-        u64::from(tokens_max.max(cut)) * u64::from(head_count) * u64::from(head_dim + 2)
+        let rows = u64::from(tokens_max.min(STEP_SEQUENCES_MAX));
+        rows * u64::from(decode_splits) * u64::from(head_count) * u64::from(head_dim + 2)
     }
 
-    /// Records both dispatches for `tokens` tokens, which lie in rows from 0 on.
-    pub fn record(&self, recorder: &mut Recorder, tokens: u32) {
-        self.record_attend(recorder, 0, tokens);
+    /// Records both dispatches for one token in row 0.
+    pub fn record(&self, recorder: &mut Recorder) {
+        self.record_attend(recorder, 0, 1);
         recorder.barrier();
-        self.record_merge(recorder, 0, tokens);
+        self.record_merge(recorder, 0, 1);
     }
 
-    /// Splits of the keys: one token is split over them, many are not.
-    fn splits(&self, tokens: u32) -> u32 {
-        if tokens == 1 { self.decode_splits } else { 1 }
-    }
-
-    /// Records the first dispatch for `tokens` tokens, which lie in rows from `row_first` on, with control words as those of
-    /// [`Rope::record_from`]. Those of one token write where the splits of row `row_first` lie, those of many where rows do.
-    pub fn record_attend(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
-        self.assert_rows(row_first, tokens);
+    /// Records the first dispatch for `count` tokens in rows from `row` on, with control words as those of [`Rope::record_from`].
+    pub fn record_attend(&self, recorder: &mut Recorder, row: u32, count: u32) {
+        self.assert_rows(row, count);
         let shape = &self.shape;
-        let splits = self.splits(tokens);
         let push = AttentionPush {
             head_count: shape.head_count,
             kv_head_count: shape.kv_head_count,
             window: shape.window,
             ring_rows: shape.ring_rows,
-            splits,
+            splits: self.splits,
             scale: attention_scale(shape.head_dim),
         };
-        let (base, grid) = ([0, 0, row_first], [shape.kv_head_count, splits, tokens]);
+        let (base, grid) = ([0, 0, row], [shape.kv_head_count, self.splits, count]);
         recorder.dispatch_from(&self.attend, &self.attend_bindings, push.bytes(), base, grid);
     }
 
     /// Records the second dispatch, behind a barrier.
-    pub fn record_merge(&self, recorder: &mut Recorder, row_first: u32, tokens: u32) {
-        self.assert_rows(row_first, tokens);
+    pub fn record_merge(&self, recorder: &mut Recorder, row: u32, count: u32) {
+        self.assert_rows(row, count);
         let AttentionShape { head_count, head_dim, .. } = self.shape;
-        let push = AttentionMergePush { head_count, head_dim, splits: self.splits(tokens) };
-        let (base, grid) = ([0, row_first, 0], [head_count, tokens, 1]);
+        let push = AttentionMergePush { head_count, head_dim, splits: self.splits };
+        let (base, grid) = ([0, row, 0], [head_count, count, 1]);
         recorder.dispatch_from(&self.merge, &self.merge_bindings, push.bytes(), base, grid);
     }
 
-    fn assert_rows(&self, row_first: u32, tokens: u32) {
-        // A row's splits reach as far as `partial_words` says only for the rows of a step's sequences.
-        let most = if tokens == 1 { self.tokens_max.min(STEP_SEQUENCES_MAX) } else { self.tokens_max };
-        assert!(row_first + tokens <= most, "attention: {tokens} tokens from row {row_first} on, of {most}");
+    fn assert_rows(&self, row: u32, count: u32) {
+        let rows = self.tokens_max.min(STEP_SEQUENCES_MAX);
+        assert!(row + count <= rows, "attention: {count} rows from {row} on, of {rows}");
     }
 }
 

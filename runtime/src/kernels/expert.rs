@@ -101,10 +101,29 @@ impl ExpertGateUp {
             first + tiles,
             self.tiles_max
         );
-        let (pipeline, rows, _) = self.product.pick_pairs(pairs);
         let push = ExpertGateUpPush { tile_first: first, ..self.push };
-        let grid = [groups(self.push.row_count, rows), 1, tiles];
-        recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
+        recorder.dispatch(pipeline, &self.bindings, push.bytes(), self.grid(pairs, tiles));
+    }
+
+    /// Workgroups for `tiles` tiles.
+    pub fn grid(&self, pairs: Rows, tiles: u32) -> [u32; 3] {
+        let (_, rows, _) = self.product.pick_pairs(pairs);
+        [groups(self.push.row_count, rows), 1, tiles]
+    }
+
+    /// As [`Self::record`], for as many tiles as the device has made when it comes to it: `grid` at `offset_bytes` holds what
+    /// [`Self::grid`] says, with their count for z.
+    pub fn record_indirect(
+        &self,
+        recorder: &mut Recorder,
+        pairs: Rows,
+        first: u32,
+        (grid, offset_bytes): (&Buffer, u64),
+    ) {
+        let push = ExpertGateUpPush { tile_first: first, ..self.push };
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
+        recorder.dispatch_indirect(pipeline, &self.bindings, push.bytes(), grid, offset_bytes);
     }
 }
 
@@ -161,10 +180,28 @@ impl ExpertDown {
     /// As [`ExpertGateUp::record`].
     pub fn record(&self, recorder: &mut Recorder, pairs: Rows, first: u32, tiles: u32) {
         assert!(first + tiles <= self.tiles_max, "expert_down: tile {} of {}", first + tiles, self.tiles_max);
-        let (pipeline, rows, _) = self.product.pick_pairs(pairs);
         let push = ExpertDownPush { tile_first: first, ..self.push };
-        let grid = [groups(self.push.row_count, rows), 1, tiles];
-        recorder.dispatch(pipeline, &self.bindings, push.bytes(), grid);
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
+        recorder.dispatch(pipeline, &self.bindings, push.bytes(), self.grid(pairs, tiles));
+    }
+
+    /// As [`ExpertGateUp::grid`].
+    pub fn grid(&self, pairs: Rows, tiles: u32) -> [u32; 3] {
+        let (_, rows, _) = self.product.pick_pairs(pairs);
+        [groups(self.push.row_count, rows), 1, tiles]
+    }
+
+    /// As [`ExpertGateUp::record_indirect`].
+    pub fn record_indirect(
+        &self,
+        recorder: &mut Recorder,
+        pairs: Rows,
+        first: u32,
+        (grid, offset_bytes): (&Buffer, u64),
+    ) {
+        let push = ExpertDownPush { tile_first: first, ..self.push };
+        let (pipeline, ..) = self.product.pick_pairs(pairs);
+        recorder.dispatch_indirect(pipeline, &self.bindings, push.bytes(), grid, offset_bytes);
     }
 }
 

@@ -112,6 +112,26 @@ impl FfnGateUp {
         self.record(recorder, pairs, (first, tiles), 0);
     }
 
+    /// Workgroups for `tiles` tiles as those of [`Self::record_routed`].
+    pub fn grid(&self, pairs: u32, tiles: u32) -> [u32; 3] {
+        let (_, rows, _) = self.tiled.pick(pairs);
+        [groups(self.push.expert_rows, rows), 1, tiles]
+    }
+
+    /// As [`Self::record_routed`], for as many tiles as the device has made when it comes to it: `grid` at `offset_bytes` holds what
+    /// [`Self::grid`] says, with their count for z.
+    pub fn record_routed_indirect(
+        &self,
+        recorder: &mut Recorder,
+        pairs: u32,
+        first: u32,
+        (grid, offset_bytes): (&Buffer, u64),
+    ) {
+        let (pipeline, ..) = self.tiled.pick(pairs);
+        let push = FfnGateUpPush { tile_first: first, tile_count: u32::MAX, ..self.push };
+        recorder.dispatch_indirect(pipeline, &self.bindings, push.bytes(), grid, offset_bytes);
+    }
+
     fn record(&self, recorder: &mut Recorder, columns: u32, (first, tiles): (u32, u32), tokens: u32) {
         assert!(tokens <= self.tokens_max, "ffn_gate_up: {tokens} tokens of {}", self.tokens_max);
         let end = first + tiles;

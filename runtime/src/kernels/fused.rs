@@ -2,7 +2,8 @@
 
 use flint_shaders::kernels as k;
 
-use super::pipelines::{FEW_COLUMNS, Fusion, KernelShape, Tuning, few_columns};
+use super::pipelines::{FEW_COLUMNS, KernelShape, few_columns};
+use super::tuning::{Fusion, Tuning};
 use crate::gpu::{Buffer, Gpu, GpuError, Pipeline};
 
 /// A kernel in tiles of one row and of a few, whose rows are all summed in the same order.

@@ -13,7 +13,7 @@ use crate::gpu::{DeviceInfo, DeviceKind, GpuError, MatrixShape};
 const VARIABLE: &str = "FLINT_RT_PROMPT_KERNELS";
 
 /// By what means a product of many rows is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ManyForm {
     /// A few rows and tokens a subgroup, in registers, as the next tokens are: no barriers, f32, and in deterministic mode the same
     /// bits as those have.
@@ -78,7 +78,7 @@ impl ManyForm {
 }
 
 /// One size of tile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ManyTile {
     /// Rows of a workgroup, of all matrices together.
     pub rows: u32,
@@ -98,7 +98,7 @@ const fn tile(rows: u32, tokens: u32, depth: u32, down: u32, across: u32) -> Man
 
 /// The form, and its tiles from large to small; the form of registers has none here
 /// ([`super::Tuning::rows_many`], [`super::Tuning::tokens_many`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Many {
     /// The form.
     pub form: ManyForm,

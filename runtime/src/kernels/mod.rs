@@ -14,6 +14,8 @@ pub mod attend;
 
 pub mod attention;
 
+pub mod attention_rows;
+
 pub mod combine;
 
 pub mod embed;
@@ -23,6 +25,8 @@ pub mod expert;
 pub mod ffn;
 
 pub mod fused;
+
+pub mod group;
 
 pub mod linear;
 
@@ -40,21 +44,28 @@ pub mod router;
 
 pub mod sampling;
 
+pub mod tuning;
+
+pub mod work;
+
 pub use attend::Attend;
 pub use attention::{Attention, AttentionShape, Rope};
+pub use attention_rows::AttentionRows;
 pub use combine::Combine;
 pub use embed::Embed;
 pub use expert::{ExpertDown, ExpertGateUp, ExpertPool, TileBuffers};
 pub use ffn::{FfnDown, FfnDownBuffers, FfnGateUp, RoutedExperts};
 pub use fused::{Counters, FoldedNorm};
+pub use group::{Group, TileKinds};
 pub use linear::{GateUp, Matmul, Matrix, MatrixPiece};
 pub use many::{Many, ManyForm, ManyTile};
 pub use norm::RmsNorm;
 pub use norm_matmul::NormMatmul;
 pub use pick::PickExperts;
-pub use pipelines::{Fusion, KernelShape, Pipelines, Tuning, few_columns};
+pub use pipelines::{KernelShape, Pipelines, few_columns};
 pub use router::{ForceRoutes, Route, RoutePlace, Router};
 pub use sampling::Argmax;
+pub use tuning::{Fusion, Tuning};
 
 use crate::gpu::{Buffer, Gpu};
 
@@ -87,7 +98,7 @@ impl Binder<'_> {
 /// Rows that go through a matrix together, and the order in which each row's products are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// The next tokens of as many sequences: each is summed as it would be alone.
+    /// The next tokens of as many sequences, or next tokens and drafts of those behind them: each is summed as it would be alone.
     Few(u32),
     /// Tokens of prompts: whatever is fastest, the same for each of them.
     Many(u32),

@@ -64,7 +64,7 @@ impl PickExperts {
             column_count: embed_dim,
             layer: place.layer.0,
             table_first,
-            report_first: place.report_first,
+            report_first: place.report_first(pipelines.shape.experts_used),
             is_resolved: 0,
             weights_scale: place.weights_scale,
             epsilon: norm.epsilon,
@@ -86,7 +86,8 @@ impl PickExperts {
 
     /// As [`super::Route::record_unresolved`].
     pub fn record_unresolved(&self, recorder: &mut Recorder, tokens: u32) {
-        self.record(recorder, PickExpertsPush { report_first: 0, ..self.push }, tokens);
+        let report_first = self.push.report_first * tokens;
+        self.record(recorder, PickExpertsPush { report_first, ..self.push }, tokens);
     }
 
     fn record(&self, recorder: &mut Recorder, push: PickExpertsPush, tokens: u32) {

@@ -1,4 +1,4 @@
-//! Every pipeline of a model, made once and up front, and the tile sizes that suit the device.
+//! Every pipeline of a model, made once and up front, with the tile sizes of [`Tuning`].
 //!
 //! One at a time on purpose: Mesa 22.3.6's lavapipe compiles on first use and has been seen to crash when shapes for
 //! prompts and for single tokens were compiled side by side. Made before the first token, every pipeline exists before
@@ -7,118 +7,10 @@
 use flint_shaders::Kernel;
 use flint_shaders::kernels as k;
 
-use super::Rows;
 use super::fused::FusedPipelines;
 use super::many::{Many, ManyConstants, ManyForm};
-use crate::gpu::{DeviceInfo, DeviceKind, Gpu, GpuError, Pipeline};
-
-/// Tile sizes, chosen by the kind of device.
-///
-/// A software device counts loads, not latency: many rows share the activations that a lane has loaded. A GPU at one
-/// token is bound by latency: few rows and more lanes a row (2048 x 2048 on an NVIDIA H200: 1 subgroup 8.9 us, 4
-/// subgroups 6.5 us).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuning {
-    /// Rows of a mat-vec workgroup.
-    pub rows_one: u32,
-    /// Rows of a workgroup that serves the tokens of a few sequences.
-    pub rows_few: u32,
-    /// Rows of a workgroup that serves many tokens.
-    pub rows_many: u32,
-    /// Tokens of such a workgroup.
-    pub tokens_many: u32,
-    /// Subgroups of a mat-vec workgroup, all on the same rows.
-    pub subgroups_one: u32,
-    /// Subgroups of a norm's workgroup.
-    pub subgroups_norm: u32,
-    /// Splits of the visible keys at decode, at most.
-    pub decode_splits: u32,
-    /// Keys of a split, at least, where next tokens have kernels of their own.
-    pub split_keys: u32,
-    /// Subgroups that share the keys of a split there.
-    pub subgroups_attend: u32,
-    /// Rows of a workgroup that sums a token's experts.
-    pub rows_down: u32,
-    /// How much of a next token's layer is done in one dispatch.
-    pub fusion: Fusion,
-    /// How products of many rows are computed, and with which tiles.
-    pub many: Many,
-}
-
-/// How much of a layer is done in one dispatch, for the next tokens of sequences. Prompts have every stage apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fusion {
-    /// Every stage is a dispatch of its own, as for a prompt.
-    Nothing,
-    /// Stages that need no more arithmetic together.
-    Stages,
-    /// Norms are folded into what reads them, too: each workgroup then sums a row's squares for itself.
-    StagesAndNorms,
-}
-
-impl Tuning {
-    /// The sizes for a kind of device.
-    pub fn for_device(kind: DeviceKind) -> Self {
-        match kind {
-            DeviceKind::Software => Self {
-                rows_one: 8,
-                rows_few: 4,
-                // Of the processors' time a prompt takes a sixth less than with 4 x 8; 8 x 16 gains 3 % more where it is full.
-                rows_many: 8,
-                tokens_many: 8,
-                subgroups_one: 1,
-                subgroups_norm: 1,
-                decode_splits: 2,
-                split_keys: 1,
-                subgroups_attend: 1,
-                rows_down: 8,
-                fusion: Fusion::Stages,
-                many: Many::new(ManyForm::Registers, kind),
-            },
-            _ => Self {
-                rows_one: 2,
-                rows_few: 2,
-                rows_many: 4,
-                tokens_many: 8,
-                subgroups_one: 4,
-                subgroups_norm: 4,
-                decode_splits: 32,
-                split_keys: 64,
-                subgroups_attend: 4,
-                rows_down: 1,
-                fusion: Fusion::StagesAndNorms,
-                many: Many::new(ManyForm::Tiles, kind),
-            },
-        }
-    }
-
-    /// The sizes for a device, and the form of products of many rows that suits it, or `form`.
-    pub fn for_gpu(info: &DeviceInfo, form: Option<ManyForm>) -> Self {
-        let form = form.unwrap_or_else(|| ManyForm::for_device(info));
-        Self { many: Many::new(form, info.kind), ..Self::for_device(info.kind) }
-    }
-
-    /// The same, so that a row's bits do not depend on whether it is the next token of a sequence or one of a prompt: one subgroup
-    /// sums a product, nobody's keys are split, products of many rows are computed in registers, and a next token goes through a prompt's
-    /// kernels.
-    pub fn deterministic(self) -> Self {
-        let many = Many { form: ManyForm::Registers, ..self.many };
-        Self { subgroups_one: 1, decode_splits: 1, many, fusion: Fusion::Nothing, ..self }
-    }
-
-    /// Pairs of an expert's tile in a step of `tokens` tokens that are a prompt's, each with `experts_used` of `expert_count` experts.
-    pub fn tile_pairs(&self, tokens: u32, experts_used: u32, expert_count: u32) -> u32 {
-        match self.many.form {
-            ManyForm::Registers => self.tokens_many,
-            _ => self.many.pairs(f64::from(tokens * experts_used) / f64::from(expert_count)),
-        }
-    }
-
-    /// The least that [`Self::tile_pairs`] gives: by it the most tiles are counted.
-    pub fn tile_pairs_least(&self) -> u32 {
-        self.many.experts.iter().map(|tile| tile.tokens).fold(self.tokens_many, u32::min)
-    }
-}
+use super::{Rows, Tuning};
+use crate::gpu::{Gpu, GpuError, Pipeline};
 
 /// Tokens of a tile of the kernels for a few rows.
 pub const FEW_COLUMNS: [u32; 3] = [2, 4, 8];
@@ -302,13 +194,43 @@ pub struct Pipelines {
     pub(super) rope: Pipeline,
     pub(super) attention: Pipeline,
     pub(super) attention_merge: Pipeline,
+    pub(super) attention_rows: Pipeline,
+    /// Rows of a workgroup of the line above.
+    pub(super) attention_block: u32,
     pub(super) router: Pipeline,
     pub(super) route: Pipeline,
+    pub(super) group_pairs: Pipeline,
+    pub(super) resolve_groups: Pipeline,
     pub(super) expert_gate_up: Product,
     pub(super) expert_down: Product,
     pub(super) combine: Pipeline,
     pub(super) argmax: Pipeline,
     pub(super) fused: Option<FusedPipelines>,
+}
+
+/// Sides of the cooperative matrices of attention, and the longest head for which its blocks fit shared memory.
+const MATRIX_SIDE: u32 = 16;
+const MATRIX_HEAD_MAX: u32 = 128;
+
+/// The attention of many rows in the form that suits the device, and the rows of its workgroups.
+fn attention_form(gpu: &Gpu, shape: KernelShape, tuning: Tuning) -> Result<(Pipeline, u32), GpuError> {
+    let KernelShape { head_dim, group, .. } = shape;
+    let lanes = gpu.info().subgroup_size;
+    let has_matrix = gpu.info().matrix.is_some_and(|of| [of.m, of.n, of.k] == [MATRIX_SIDE; 3]);
+    if has_matrix
+        && tuning.attention_matrix > 0
+        && head_dim <= MATRIX_HEAD_MAX
+        && head_dim.is_multiple_of(MATRIX_SIDE)
+    {
+        let subgroups = tuning.attention_matrix;
+        assert!(subgroups <= 4, "attention: {subgroups} subgroups, of which shared memory holds 4");
+        let values = [lanes * subgroups, lanes, head_dim, group];
+        return Ok((gpu.pipeline(&k::ATTENTION_ROWS_MATRIX, lanes, &values)?, subgroups * MATRIX_SIDE));
+    }
+    let row_lanes = tuning.attention_lanes.min(lanes);
+    assert!(row_lanes.is_power_of_two(), "attention: {row_lanes} lanes share a row");
+    let values = [lanes, lanes, head_dim, group, row_lanes, tuning.attention_rows];
+    Ok((gpu.pipeline(&k::ATTENTION_ROWS, lanes, &values)?, lanes / row_lanes * tuning.attention_rows))
 }
 
 impl Pipelines {
@@ -341,6 +263,7 @@ impl Pipelines {
                 rows_few,
             })
         };
+        let (attention_rows, attention_block) = attention_form(gpu, shape, tuning)?;
         Ok(Self {
             tuning,
             shape,
@@ -353,8 +276,12 @@ impl Pipelines {
             rope: make(&k::ROPE, lanes, &[])?,
             attention: make(&k::ATTENTION, lanes, &[shape.head_dim, shape.group])?,
             attention_merge: make(&k::ATTENTION_MERGE, lanes, &[])?,
+            attention_rows,
+            attention_block,
             router: make(&k::ROUTER, wide, &[tuning.rows_one])?,
             route: make(&k::ROUTE, lanes, &[shape.experts_used, shape.expert_count.div_ceil(lanes)])?,
+            group_pairs: make(&k::GROUP_PAIRS, lanes, &[shape.experts_used])?,
+            resolve_groups: make(&k::RESOLVE_GROUPS, lanes, &[])?,
             expert_gate_up: product(&EXPERT_GATE_UP, wide, 2, &[])?,
             expert_down: product(&EXPERT_DOWN, lanes, 1, &[])?,
             combine: make(&k::COMBINE, lanes, &[])?,

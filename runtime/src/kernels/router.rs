@@ -107,7 +107,7 @@ pub struct RouteBuffers<'a> {
     pub table: &'a Buffer,
     /// u32 `[tokens, 2, experts_used]`.
     pub routes: &'a Buffer,
-    /// What the host reads of it; word `report_first` on is this layer's.
+    /// What the host reads of it: of a step of as many tokens, u32 `[moe_layers, tokens, 2, experts_used]`.
     pub report: &'a Buffer,
 }
 
@@ -118,8 +118,6 @@ pub struct RoutePlace {
     pub layer: LayerIndex,
     /// Which of those with experts, from 0: its row of the table.
     pub moe_layer: u32,
-    /// Word of the report where its picks start.
-    pub report_first: u32,
     /// Factor on the normalised weights.
     pub weights_scale: f32,
 }
@@ -132,10 +130,14 @@ impl RoutePlace {
         let route_words = 2 * u64::from(shape.experts_used);
         on.assert_rows(kernel, "logits", buffers.logits, u64::from(shape.expert_count));
         on.assert_rows(kernel, "routes", buffers.routes, route_words);
-        on.assert_rows(kernel, "report", buffers.report, route_words);
-        assert_holds(kernel, "report", buffers.report, u64::from(self.report_first) + route_words);
+        on.assert_rows(kernel, "report", buffers.report, u64::from(self.moe_layer + 1) * route_words);
         assert_holds(kernel, "table", buffers.table, u64::from(table_first + shape.expert_count));
         table_first
+    }
+
+    /// Word of the report where its picks of one token start; of a step of more, as many times further on.
+    pub(super) fn report_first(&self, experts_used: u32) -> u32 {
+        self.moe_layer * 2 * experts_used
     }
 }
 
@@ -169,7 +171,7 @@ impl Route {
             expert_count: pipelines.shape.expert_count,
             layer: place.layer.0,
             table_first,
-            report_first: place.report_first,
+            report_first: place.report_first(pipelines.shape.experts_used),
             is_resolved: 0,
             weights_scale: place.weights_scale,
         };
@@ -187,10 +189,10 @@ impl Route {
         recorder.dispatch(&self.pipeline, &self.bindings, self.push.bytes(), [1, 1, 1]);
     }
 
-    /// Records it for `tokens` tokens, whose picks the host resolves; the report is written from word 0 on.
+    /// Records it for `tokens` tokens, whose picks are looked up by others.
     pub fn record_unresolved(&self, recorder: &mut Recorder, tokens: u32) {
         assert!(tokens <= self.tokens_max, "route: {tokens} tokens of {}", self.tokens_max);
-        let push = RoutePush { report_first: 0, ..self.push };
+        let push = RoutePush { report_first: self.push.report_first * tokens, ..self.push };
         recorder.dispatch(&self.pipeline, &self.bindings, push.bytes(), [tokens, 1, 1]);
     }
 }

@@ -38,7 +38,7 @@ impl Model {
         want: Want,
     ) -> Result<StepOutput, ModelError> {
         // As a step of this part alone, but without the lists of one, so that a token takes nothing of the heap.
-        let part = Part { sequence, tokens: &[token], want };
+        let part = Part { sequence, tokens: &[token], drafts: 0, want };
         self.check(&part)?;
         self.decode_one(&mut Placed::alone(part), want)
     }

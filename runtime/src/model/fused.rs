@@ -125,12 +125,8 @@ fn pick_experts(
     let x =
         if model.pipelines.tuning().fusion == Fusion::StagesAndNorms { &scratch.x } else { &scratch.normed };
     let moe_layer = index - config.lead_layer_count;
-    let place = RoutePlace {
-        layer: LayerIndex(index),
-        moe_layer,
-        report_first: moe_layer * 2 * config.experts_used,
-        weights_scale: config.expert_weights_scale,
-    };
+    let place =
+        RoutePlace { layer: LayerIndex(index), moe_layer, weights_scale: config.expert_weights_scale };
     let table = model.streamer.table();
     let (route, control, tiles, counters) = if is_guess {
         let route = RouteBuffers {

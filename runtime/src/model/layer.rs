@@ -8,13 +8,15 @@
 //!
 //! Recording is a list of dispatches with a barrier wherever one reads what another wrote. Nothing here decides anything.
 
+use flint_shaders::layout::CONTROL_STOP;
+
 use crate::base::ids::LayerIndex;
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, GpuError, Recorder};
 use crate::kernels::router::RouteBuffers;
 use crate::kernels::{
-    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Matmul,
-    RmsNorm, Route, RoutePlace, Router, Rows,
+    AttentionShape, Binder, Combine, ExpertDown, ExpertGateUp, ExpertPool, ForceRoutes, GateUp, Group,
+    Matmul, RmsNorm, Route, RoutePlace, Router, Rows, TileKinds,
 };
 use crate::model::Model;
 use crate::model::attend::{Attend, AttendRows, record_all};
@@ -51,8 +53,8 @@ pub struct LayerRows<'a> {
     pub layer: &'a Layer,
     /// The first of its rows.
     pub first: u32,
-    /// How many there are.
-    pub count: u32,
+    /// How many there are, and how they are summed.
+    pub rows: Rows,
 }
 
 /// Tiles of one kind in a wave of experts.
@@ -66,6 +68,21 @@ pub struct WaveTiles {
     pub count: u32,
 }
 
+/// What the device needs beside a layer to run all its experts by itself.
+#[derive(Clone, Copy)]
+pub struct Grouped<'a> {
+    /// Groups picks by expert.
+    pub group: &'a Group,
+    /// The tiles that it makes.
+    pub kinds: TileKinds,
+    /// Where their workgroup counts lie.
+    pub grids: &'a Buffer,
+    /// The step's control words.
+    pub control: &'a Buffer,
+    /// Those of the sequences' own kernels, which are to stop with the others.
+    pub others: &'a [&'a Buffer],
+}
+
 /// The next layer's router on this layer's input to its network: its picks one layer early, four of five of them right.
 struct Guess {
     router: Router,
@@ -74,6 +91,8 @@ struct Guess {
 
 /// The part that only expert layers have.
 struct Experts {
+    layer: LayerIndex,
+    moe_layer: u32,
     used: u32,
     router: Router,
     /// Only where the model was opened with a trace: otherwise nothing of it is recorded.
@@ -143,13 +162,13 @@ impl Layer {
     }
 
     /// Attention of several sequences' rows, each over its own cache, added to the residual, and the norm in front of what follows.
-    /// `parts` hold together the step's `rows`, those of one row first.
+    /// `parts` hold together the step's `rows`, pieces of prompts last.
     pub fn record_attend(parts: &[LayerRows<'_>], recorder: &mut Recorder, rows: Rows) {
         let any = parts[0].layer;
         any.record_inputs(recorder, rows);
         let attends: Vec<_> = parts
             .iter()
-            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, count: part.count })
+            .map(|part| AttendRows { attend: &part.layer.beside, first: part.first, rows: part.rows })
             .collect();
         record_all(&attends, recorder);
         any.record_outputs(recorder, rows);
@@ -203,7 +222,7 @@ impl Layer {
     }
 
     /// The router, and with `guesses` the next layer's; for one token the picks are looked up in the slot table (`is_resolved`), for
-    /// many the host does it, and finds the guesses where the report begins.
+    /// many it is done behind it.
     pub fn record_route(&self, recorder: &mut Recorder, rows: Rows, is_resolved: bool, guesses: bool) {
         assert!(!is_resolved || rows.count() == 1, "the table resolves one token");
         recorder.barrier();
@@ -284,6 +303,59 @@ impl Layer {
         experts.combine.record(recorder, 1);
     }
 
+    /// Shared and routed experts of many rows whose picks are all in slots, and their sum: the device groups the picks itself, and
+    /// where one is in no slot it stops.
+    pub fn record_grouped_experts(&self, recorder: &mut Recorder, rows: Rows, with: Grouped<'_>) {
+        let experts = self.experts();
+        let grids: Vec<u32> = with
+            .kinds
+            .each()
+            .flat_map(|(pairs, ..)| {
+                let gate_up = match self.fused(pairs) {
+                    Some(fused) => fused.gate_up.grid(pairs.count(), 0),
+                    None => experts.gate_up.grid(pairs, 0),
+                };
+                [gate_up, experts.down.grid(pairs, 0)]
+            })
+            .flatten()
+            .collect();
+        recorder.update(with.grids, 0, bytemuck::cast_slice(&grids));
+        recorder.barrier();
+        // The shared expert fills the device, which a layer's grouping does not.
+        with.group.record_pairs(recorder, rows.count());
+        let fused = self.fused(rows);
+        match fused {
+            Some(fused) => fused.gate_up.record_dense(recorder, rows.count()),
+            None => self.gate_up.record(recorder, rows),
+        }
+        recorder.barrier();
+        with.group.record_resolve(recorder, with.kinds, experts.layer, experts.moe_layer);
+        if fused.is_none() {
+            self.down.record(recorder, rows);
+        }
+        recorder.barrier_for_grids();
+        for other in with.others {
+            let stop_byte = u64::from(CONTROL_STOP) * 4;
+            recorder.copy(with.control, stop_byte, other, stop_byte, 4);
+        }
+        for (pairs, first, [grid, _]) in with.kinds.each() {
+            let grid = (with.grids, grid);
+            match self.fused(pairs) {
+                Some(fused) => fused.gate_up.record_routed_indirect(recorder, pairs.count(), first, grid),
+                None => experts.gate_up.record_indirect(recorder, pairs, first, grid),
+            }
+        }
+        recorder.barrier();
+        for (pairs, first, [_, grid]) in with.kinds.each() {
+            experts.down.record_indirect(recorder, pairs, first, (with.grids, grid));
+        }
+        recorder.barrier();
+        match fused {
+            Some(fused) => fused.experts().down.record_given(recorder, rows.count()),
+            None => experts.combine.record(recorder, rows.count()),
+        }
+    }
+
     /// The tiles of one wave of experts.
     pub fn record_wave(&self, recorder: &mut Recorder, tiles: &[WaveTiles]) {
         let experts = self.experts();
@@ -353,12 +425,8 @@ impl Guess {
             routes: &scratch.guess_routes,
             report: &scratch.guess_report,
         };
-        let place = RoutePlace {
-            layer: LayerIndex(next),
-            moe_layer,
-            report_first: moe_layer * 2 * config.experts_used,
-            weights_scale: config.expert_weights_scale,
-        };
+        let place =
+            RoutePlace { layer: LayerIndex(next), moe_layer, weights_scale: config.expert_weights_scale };
         Ok(Some(Self {
             router: Router::new(&on, &scratch.normed, router, &scratch.guess_logits, config.embed_dim)?,
             route: Route::new(&apart, &route, &scratch.guess_tiles, place)?,
@@ -379,6 +447,8 @@ impl Experts {
             report: &scratch.route_report,
         };
         Ok(Self {
+            layer: LayerIndex(index),
+            moe_layer,
             used: config.experts_used,
             router: Router::new(on, &scratch.normed, router, &scratch.router_logits, embed)?,
             force: match &model.forced {
@@ -398,7 +468,6 @@ impl Experts {
                 RoutePlace {
                     layer: LayerIndex(index),
                     moe_layer,
-                    report_first: moe_layer * 2 * config.experts_used,
                     weights_scale: config.expert_weights_scale,
                 },
             )?,

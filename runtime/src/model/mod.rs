@@ -40,10 +40,15 @@ pub mod decode;
 
 pub mod prefill;
 
+mod ahead;
+
+mod resident;
+
 mod waves;
 
 mod error;
 
+pub use ahead::Ahead;
 pub use error::ModelError;
 
 use crate::expert::{Streamer, Watch};
@@ -80,6 +85,25 @@ pub struct Model {
     pub watch: Watch,
     /// How tokens came about.
     pub counters: DecodeCounters,
+    /// How steps of many rows came about.
+    pub step_counters: StepCounters,
+    /// Layers that the device is given at once, in steps of few rows and of many.
+    pub ahead: [Ahead; 2],
+}
+
+/// How steps of many rows went through the device, since the model was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepCounters {
+    /// Steps that were begun.
+    pub steps: u64,
+    /// Submissions, but for those of waves of experts.
+    pub submissions: u64,
+    /// Waits of the host for the picks of layers.
+    pub waits: u64,
+    /// Expert layers that the device ran without the host, to their end.
+    pub layers_alone: u64,
+    /// Expert layers at which it stopped for an expert.
+    pub stops: u64,
 }
 
 /// How single tokens went through the device, since the model was opened.

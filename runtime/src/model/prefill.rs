@@ -1,6 +1,9 @@
 //! Many rows, layer by layer: a chunk of a prompt, or rows of several sequences.
 //!
-//! Per expert layer the host reads the picks of all tokens, groups the tokens by expert, and runs the experts in waves of as
+//! As long as every pick is in a slot, the device groups them by expert and goes from layer to layer by itself
+//! (`resident`); how many layers it is given at once follows what happened last ([`crate::model::Ahead`]).
+//!
+//! Where an expert is missing, the host reads the picks of all tokens, groups them, and runs the layer's experts in waves of as
 //! many as there are slots: while the device computes one wave, the reads of the next are under way. A wave's copies are
 //! submitted behind the work that still reads the slots they overwrite, so nothing waits on the host for that.
 //!
@@ -15,6 +18,7 @@ use crate::kernels::Rows;
 use crate::model::decode::StepOutput;
 use crate::model::grouping::Groups;
 use crate::model::layer::Layer;
+use crate::model::resident::{Way, layer_index};
 use crate::model::scratch::LOGIT_ROWS;
 use crate::model::sequence::Sequence;
 use crate::model::step::{Part, Placed, layers_of, rows_of};
@@ -23,7 +27,8 @@ use crate::model::{LayerRoutes, Model, ModelError, Want};
 
 /// Who watches a chunk.
 pub trait PrefillObserver {
-    /// Asked before each chunk, and within it before the experts of each layer; `true` gives the chunk up.
+    /// Asked before each chunk, and within it whenever the host has waited for the device: before the experts of a layer, at most some
+    /// 250 ms after it was asked last; `true` gives the chunk up.
     fn should_stop(&mut self) -> bool {
         false
     }
@@ -31,7 +36,7 @@ pub trait PrefillObserver {
     /// Called by [`crate::engine::Engine::feed_prompt`] after each chunk: tokens fed, of how many.
     fn progress(&mut self, _done: u32, _total: u32) {}
 
-    /// The picks of a layer, for all tokens of the chunk.
+    /// The picks of a layer, for all tokens of the chunk; layer by layer, but some time after they were made.
     fn routes(&mut self, _routes: LayerRoutes) {}
 
     /// Whether [`Self::logits`] is to be called at all.
@@ -60,7 +65,7 @@ impl Model {
         want: Want,
         observer: &mut dyn PrefillObserver,
     ) -> Result<StepOutput, ModelError> {
-        let mut outputs = self.step(&mut [Part { sequence, tokens, want }], observer)?;
+        let mut outputs = self.step(&mut [Part { sequence, tokens, drafts: 0, want }], observer)?;
         outputs.pop().expect("invariant: a part has an output")
     }
 
@@ -105,48 +110,57 @@ impl Model {
         } else {
             self.streamer.begin_step();
         }
+        self.step_counters.steps += 1;
         // A sweep reads ahead in the order of the file instead.
         let guesses = matches!(rows, Rows::Few(_)) && !is_sweep && self.streamer.wants_guesses();
+        let way = Way { rows, guesses, has_head: !has_watched_logits };
+        let kind = usize::from(matches!(rows, Rows::Many(_)));
         let mut step = Step::default();
-        let mut ticket = self.begin_layers(parts, rows, guesses, &mut step)?;
+        let mut ticket = self.begin_layers(parts, way, &mut step)?;
 
-        let lead = self.config.lead_layer_count as usize;
         let layer_count = self.config.layer_count as usize;
         let mut groups = Groups::default();
-        for index in lead..layer_count {
-            self.wait_and_read(ticket)?;
+        // The first layer whose experts have not run. Its picks are in the report once what was submitted has run.
+        let mut index = self.config.lead_layer_count as usize;
+        while index < layer_count {
+            let (alone, began) = (self.ahead[kind].layers(count, layer_count - index), Instant::now());
+            let stopped_at = self.run_alone(parts, way, index..index + alone, &mut step, observer)?;
+            match stopped_at {
+                Some(stop) => self.ahead[kind].stopped(stop - index),
+                None if alone > 0 => self.ahead[kind].ran(count, alone, began.elapsed()),
+                None => self.wait_and_read(ticket)?,
+            }
             step.ended();
+            index = stopped_at.unwrap_or(index + alone);
+            if index == layer_count {
+                break;
+            }
             if observer.should_stop() {
                 return Err(ModelError::Stopped);
             }
             let routes = self.read_routes_of_many(index, count);
             groups.sort(routes.experts.iter().copied(), self.config.expert_count);
+            if stopped_at.is_some() {
+                self.step_counters.stops += 1;
+                self.go_on(parts, &mut step)?;
+            } else {
+                let is_resident = self.are_resident(index, &groups);
+                if alone == 0 {
+                    self.ahead[kind].looked(is_resident);
+                }
+                if is_resident {
+                    continue;
+                }
+            }
             if guesses {
                 self.guess_for_few(parts, index, &routes.experts);
             }
             observer.routes(routes);
-            let reads_ahead = is_sweep && self.streamer.wants_guesses_in_prompts();
-            if reads_ahead && index + 1 < layer_count {
-                let next = u32::try_from(index + 1).expect("invariant: few layers");
-                self.streamer.read_ahead(LayerIndex(next));
+            if is_sweep && self.streamer.wants_guesses_in_prompts() && index + 1 < layer_count {
+                self.streamer.read_ahead(layer_index(index + 1));
             }
-            let layers = layers_of(parts, index);
-            self.run_waves(layers[0].layer, index, rows, &groups, &mut step)?;
-
-            let mut recorder = self.gpu.recorder()?;
-            let what = "shared expert, sum, and what follows";
-            let layer = u32::try_from(index).expect("invariant: few layers");
-            let mark = self.watch.clock.mark(Lane::Device, what, Some(layer), 0);
-            self.watch.clock.begin(&mut recorder, mark);
-            layers[0].layer.record_shared_and_combine(&mut recorder, rows);
-            if index + 1 < layer_count {
-                let next = layers_of(parts, index + 1);
-                Layer::record_attend(&next, &mut recorder, rows);
-                next[0].layer.record_route(&mut recorder, rows, false, guesses);
-            } else if !has_watched_logits {
-                self.record_wanted_logits(parts, &mut recorder);
-            }
-            ticket = step.submit(self, recorder, mark)?;
+            ticket = self.run_layer(parts, way, index, &groups, &mut step)?;
+            index += 1;
         }
         self.watch.wait_gpu(&self.gpu, ticket)?;
         step.ended();
@@ -162,14 +176,35 @@ impl Model {
         Ok(())
     }
 
+    /// Runs the experts of layer `index` in waves, and submits what follows them.
+    fn run_layer(
+        &mut self,
+        parts: &[Placed<'_>],
+        way: Way,
+        index: usize,
+        groups: &Groups,
+        step: &mut Step,
+    ) -> Result<Ticket, ModelError> {
+        let layer = &parts[0].sequence.layers[index];
+        self.run_waves(layer, index, way.rows, groups, step)?;
+        let mut recorder = self.gpu.recorder()?;
+        let mark = self.mark_layer("shared expert, sum, and what follows", index);
+        self.watch.clock.begin(&mut recorder, mark);
+        layer.record_shared_and_combine(&mut recorder, way.rows);
+        self.record_behind(parts, way, index, &mut recorder);
+        self.watch.clock.end(&mut recorder, mark);
+        self.step_counters.submissions += 1;
+        step.submit(self, recorder, vec![mark])
+    }
+
     /// Submits inputs, lead layers, attention and router of the first expert layer.
     fn begin_layers(
         &mut self,
         parts: &[Placed<'_>],
-        rows: Rows,
-        guesses: bool,
+        way: Way,
         step: &mut Step,
     ) -> Result<Ticket, ModelError> {
+        let Way { rows, guesses, .. } = way;
         let mut recorder = self.gpu.recorder()?;
         let mark = self.watch.clock.mark(Lane::Device, "lead layers, attention and router", Some(0), 0);
         self.watch.clock.begin(&mut recorder, mark);
@@ -184,11 +219,14 @@ impl Model {
                 layers[0].layer.record_route(&mut recorder, rows, false, guesses);
             }
         }
-        step.submit(self, recorder, mark)
+        self.watch.clock.end(&mut recorder, mark);
+        self.step_counters.submissions += 1;
+        step.submit(self, recorder, vec![mark])
     }
 
     /// Waits for work of the chunk while reads go on.
-    fn wait_and_read(&mut self, ticket: Ticket) -> Result<(), ModelError> {
+    pub(super) fn wait_and_read(&mut self, ticket: Ticket) -> Result<(), ModelError> {
+        self.step_counters.waits += 1;
         let begin = Instant::now();
         self.streamer.wait_and_read(&self.gpu, ticket)?;
         self.watch.wait_gpu_since(&self.gpu, ticket, begin)?;
@@ -211,13 +249,15 @@ impl Model {
             return;
         }
         let used = self.config.experts_used as usize;
-        let mut words = vec![0_u32; parts.len() * 2 * used];
-        self.scratch.guess_report.read(0, &mut words);
+        let mut words = vec![0_u32; rows_of(parts).count() as usize * 2 * used];
+        let moe_layer = u64::from(next - self.config.lead_layer_count);
+        self.scratch.guess_report.read(moe_layer * words.len() as u64 * 4, &mut words);
         if let Some(forced) = &self.forced {
             // The model's own routers know nothing of the picks that are dictated.
-            for (part, guesses) in parts.iter().zip(words.chunks_exact_mut(2 * used)) {
+            let positions = parts.iter().flat_map(|part| (part.sequence.position..).take(part.tokens.len()));
+            for (position, guesses) in positions.zip(words.chunks_exact_mut(2 * used)) {
                 let moe_layer = next - self.config.lead_layer_count;
-                let Some(recorded) = forced.guess(part.sequence.position, moe_layer) else { return };
+                let Some(recorded) = forced.guess(position, moe_layer) else { return };
                 guesses.iter_mut().zip(recorded).for_each(|(guess, &expert)| *guess = expert.into());
             }
         }
@@ -232,10 +272,11 @@ impl Model {
         self.streamer.guess(LayerIndex(next), &guesses);
     }
 
-    fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
+    pub(super) fn read_routes_of_many(&self, index: usize, count: u32) -> LayerRoutes {
         let used = self.config.experts_used as usize;
         let mut words = vec![0_u32; count as usize * 2 * used];
-        self.scratch.route_report.read(0, &mut words);
+        let moe_layer = index - self.config.lead_layer_count as usize;
+        self.scratch.route_report.read((moe_layer * words.len()) as u64 * 4, &mut words);
         let mut routes = LayerRoutes {
             layer: u32::try_from(index).expect("invariant: few layers"),
             experts: Vec::with_capacity(count as usize * used),
@@ -248,19 +289,21 @@ impl Model {
         routes
     }
 
-    /// The head on the last row of each part that wants something, and the copy of the logits that are wanted.
-    fn record_wanted_logits(&self, parts: &[Placed<'_>], recorder: &mut Recorder) {
-        let wanting: Vec<_> = parts.iter().filter(|part| part.want != Want::Nothing).collect();
-        if wanting.is_empty() {
+    /// The head on the wanted rows of each part, and the copy of the logits that are wanted.
+    pub(super) fn record_wanted_logits(&self, parts: &[Placed<'_>], recorder: &mut Recorder) {
+        let rows: Vec<u32> = parts.iter().flat_map(Placed::wanted_rows).collect();
+        if rows.is_empty() {
             return;
         }
-        let rows: Vec<u32> = wanting.iter().map(|part| part.last_row()).collect();
         parts[0].sequence.head.record_each(self, recorder, &rows);
         recorder.barrier();
-        for (row, part) in (0..).zip(wanting) {
+        let mut first = 0;
+        for part in parts {
+            let count = u32::try_from(part.wanted_rows().len()).expect("invariant: at most LOGIT_ROWS");
             if part.want == Want::Logits {
-                self.record_logits_copy(recorder, row, 1);
+                self.record_logits_copy(recorder, first, count);
             }
+            first += count;
         }
     }
 

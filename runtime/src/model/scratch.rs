@@ -1,12 +1,13 @@
 //! The activations of a step: taken once, before the first one.
 
-use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, TILE_WORDS};
+use flint_shaders::layout::{CONTROL_TOKEN_COUNT, CONTROL_WORDS, GROUP_WORDS, TILE_WORDS};
 
 use crate::base::limits::STEP_SEQUENCES_MAX;
 use crate::gpu::{Buffer, Gpu, GpuError, Placement};
-use crate::kernels::{Argmax, Attend, Attention, Counters, Pipelines, TileBuffers};
+use crate::kernels::{Argmax, Attention, Counters, Group, Pipelines, TileBuffers, TileKinds};
 use crate::model::grouping::tiles_max;
 use crate::model::hparams::FlintConfig;
+use crate::model::resident::LAYERS_A_SUBMISSION;
 
 /// Rows whose logits are computed at once: one a sequence of a step, or some of a chunk of which all are wanted.
 pub const LOGIT_ROWS: u32 = STEP_SEQUENCES_MAX;
@@ -21,6 +22,8 @@ pub struct Scratch {
     pub control: Buffer,
     /// Device to host: what `control` was when a submission ended.
     pub control_report: Buffer,
+    /// Device to host: the stop word at the end of each submission of layers that the device runs alone.
+    pub stop_report: Buffer,
     /// Host to device: f32 `[T, H]`, token rows.
     pub rows: Buffer,
     /// u32 `[T]`: 0, 1, 2, ...; rows are handed over in order.
@@ -39,10 +42,8 @@ pub struct Scratch {
     pub k: Buffer,
     /// f32 `[T, kv_head_count * head_dim]`.
     pub v: Buffer,
-    /// f32 `[T, head_count, splits, head_dim + 2]`.
+    /// f32 `[min(T, STEP_SEQUENCES_MAX), head_count, splits, head_dim + 2]`.
     pub partial: Buffer,
-    /// f32 `[min(T, STEP_SEQUENCES_MAX), head_count, splits, head_dim + 2]`: the same of next tokens.
-    pub split_sums: Buffer,
     /// f32 `[T, head_count * head_dim]`.
     pub attended: Buffer,
     /// f32 `[T, max(ffn_dim, shared_ffn_dim)]`.
@@ -53,7 +54,7 @@ pub struct Scratch {
     pub router_logits: Buffer,
     /// u32 `[T, 2, K]`: picks and weights.
     pub routes: Buffer,
-    /// Device to host: the same, of all expert layers of one token, or of one layer of many tokens.
+    /// Device to host: the same, of all expert layers: u32 `[moe_layers, tokens of the step, 2, K]`.
     pub route_report: Buffer,
     /// f32 `[STEP_SEQUENCES_MAX, expert_count]`: guesses at the next layer's router logits.
     pub guess_logits: Buffer,
@@ -63,7 +64,7 @@ pub struct Scratch {
     pub guess_tiles: TileBuffers,
     /// u32 `[STEP_SEQUENCES_MAX, 2, K]`: guessed picks and weights; nobody reads them here.
     pub guess_routes: Buffer,
-    /// Device to host: guessed picks and weights u32 `[*, 2, K]`, of every expert layer of one token, or of one layer of a few.
+    /// Device to host: guessed picks and weights of all expert layers: u32 `[moe_layers, tokens of the step, 2, K]`, of few tokens.
     pub guess_report: Buffer,
     /// Host to device: tiles, then pairs.
     pub tiles_upload: Buffer,
@@ -71,6 +72,10 @@ pub struct Scratch {
     pub pairs_offset_bytes: u64,
     /// u32 tiles and pairs.
     pub tiles: TileBuffers,
+    /// u32 `[expert_count, 2]`: the pairs of each expert, where the device groups them.
+    pub groups: Buffer,
+    /// Workgroup counts for the tiles that the device made.
+    pub grids: Buffer,
     /// f32 `[T * K, expert_ffn_dim]`.
     pub expert_hidden: Buffer,
     /// f32 `[T * K, H]`.
@@ -106,9 +111,15 @@ pub fn scratch_bytes(config: &FlintConfig, decode_splits: u32, tokens_max: u32) 
         + k * (w(config.expert_ffn_dim) + w(config.embed_dim) + 8)
         + 2 * w(config.head_dim);
     let partial = Attention::partial_words(decode_splits, config.head_count, config.head_dim, tokens_max);
-    let split_sums = Attend::partial_words(decode_splits, config.head_count, config.head_dim, tokens_max);
     let logits = 2 * w(LOGIT_ROWS) * w(config.vocabulary);
-    4 * (t * a_token + partial + split_sums + logits)
+    let [routes, guesses] = report_words(config, tokens_max);
+    4 * (t * a_token + partial + logits + routes + guesses)
+}
+
+/// Words of the reports of picks, and of guesses.
+fn report_words(config: &FlintConfig, tokens_max: u32) -> [u64; 2] {
+    let a_row = u64::from(config.layer_count - config.lead_layer_count) * 2 * u64::from(config.experts_used);
+    [tokens_max, STEP_SEQUENCES_MAX].map(|rows| u64::from(rows) * a_row)
 }
 
 impl Scratch {
@@ -130,7 +141,7 @@ impl Scratch {
         let q_dim = w(config.head_count) * w(config.head_dim);
         let kv_dim = w(config.kv_head_count) * w(config.head_dim);
         let k = w(config.experts_used);
-        let moe_layers = w(config.layer_count - config.lead_layer_count);
+        let [route_words, guess_words] = report_words(config, tokens_max);
 
         let row_index = words("row index", t, Placement::Upload)?;
         row_index.write(0, &(0..tokens_max).collect::<Vec<u32>>());
@@ -139,15 +150,20 @@ impl Scratch {
         guessed[CONTROL_TOKEN_COUNT as usize] = STEP_SEQUENCES_MAX;
         guess_control.write(0, &guessed);
         let pairs = tokens_max * config.experts_used;
-        // Decode makes a tile a pick; a prompt, tiles of several pairs of one expert.
-        let tile_words = w(tiles_max(pairs, config.expert_count, pipelines.tuning().tile_pairs_least())
-            .max(config.experts_used))
-            * TILE_WORDS as u64;
+        // Few rows make tiles of several kinds, at most one a pick; a prompt, tiles of several pairs of one expert.
+        let tile_words = (w(tiles_max(pairs, config.expert_count, pipelines.tuning().tile_pairs_least()))
+            * TILE_WORDS as u64)
+            .max(TileKinds::words_of_few(tokens_max, config.experts_used));
         Ok(Self {
             tokens_max,
             control_upload: words("control upload", CONTROL_WORDS as u64, Placement::Upload)?,
             control: device("control", CONTROL_WORDS as u64)?,
             control_report: words("control report", CONTROL_WORDS as u64, Placement::Readback)?,
+            stop_report: words(
+                "stop report",
+                u64::from(config.layer_count).div_ceil(LAYERS_A_SUBMISSION as u64),
+                Placement::Readback,
+            )?,
             rows: words("token rows", t * embed, Placement::Upload)?,
             row_index,
             angles_upload: words("angles upload", t * w(config.head_dim), Placement::Upload)?,
@@ -166,21 +182,12 @@ impl Scratch {
                     tokens_max,
                 ),
             )?,
-            split_sums: device(
-                "attention splits of next tokens",
-                Attend::partial_words(
-                    pipelines.tuning().decode_splits,
-                    config.head_count,
-                    config.head_dim,
-                    tokens_max,
-                ),
-            )?,
             attended: device("attended", t * q_dim)?,
             hidden: device("hidden", t * w(config.ffn_dim.max(config.shared_ffn_dim)))?,
             shared: device("shared expert", t * embed)?,
             router_logits: device("router logits", t * w(config.expert_count))?,
             routes: device("routes", t * 2 * k)?,
-            route_report: words("route report", t.max(moe_layers) * 2 * k, Placement::Readback)?,
+            route_report: words("route report", route_words, Placement::Readback)?,
             guess_logits: device("guessed logits", w(STEP_SEQUENCES_MAX) * w(config.expert_count))?,
             guess_control,
             guess_tiles: TileBuffers {
@@ -188,17 +195,15 @@ impl Scratch {
                 pairs: device("guessed pairs", w(STEP_SEQUENCES_MAX) * k)?,
             },
             guess_routes: device("guessed routes", w(STEP_SEQUENCES_MAX) * 2 * k)?,
-            guess_report: words(
-                "guess report",
-                moe_layers.max(w(STEP_SEQUENCES_MAX)) * 2 * k,
-                Placement::Readback,
-            )?,
+            guess_report: words("guess report", guess_words, Placement::Readback)?,
             tiles_upload: words("tiles upload", tile_words + u64::from(pairs), Placement::Upload)?,
             pairs_offset_bytes: tile_words * 4,
             tiles: TileBuffers {
                 tiles: device("tiles", tile_words)?,
                 pairs: device("pairs", u64::from(pairs))?,
             },
+            groups: device("groups", w(config.expert_count) * GROUP_WORDS as u64)?,
+            grids: device("grids", Group::grids_words())?,
             expert_hidden: device("expert hidden", t * k * w(config.expert_ffn_dim))?,
             expert_rows: device("expert rows", t * k * embed)?,
             logits: device("logits", w(LOGIT_ROWS) * vocabulary)?,

@@ -6,7 +6,8 @@ use flint_shaders::layout::{CONTROL_STOP, CONTROL_WORDS};
 
 use crate::base::events::Lane;
 use crate::gpu::{Buffer, Clock, Commands, GpuError, Mark, Placement, Recorder};
-use crate::kernels::{Argmax, Embed, FoldedNorm, Fusion, Matmul, NormMatmul, RmsNorm, Rows};
+use crate::kernels::group::GroupBuffers;
+use crate::kernels::{Argmax, Embed, FoldedNorm, Fusion, Group, Matmul, NormMatmul, RmsNorm, Rows};
 use crate::model::kv_cache::KvCache;
 use crate::model::layer::Layer;
 use crate::model::scratch::LOGIT_ROWS;
@@ -144,7 +145,9 @@ pub struct Sequence {
     pub(super) layers: Vec<Layer>,
     pub(super) head: Head,
     embed: Embed,
-    /// u32 `[8]`: control words of its rows in a step that it may share with others; nothing stops them.
+    /// Groups what the rows of a step picked.
+    pub(super) group: Group,
+    /// u32 `[8]`: control words of its rows in a step that it may share with others.
     pub(super) control: Buffer,
     pub(super) decode: Option<DecodeCommands>,
     /// The same, with guesses at every layer's picks one layer early; none where the pool holds every expert.
@@ -171,11 +174,18 @@ impl Sequence {
             .collect::<Result<_, GpuError>>()?;
         let on = model.binder(scratch.tokens_max);
         let embed = Embed::new(&on, &scratch.rows, &scratch.row_index, &scratch.x, config.embed_dim)?;
+        let group = GroupBuffers {
+            routes: &scratch.routes,
+            table: model.streamer.table(),
+            groups: &scratch.groups,
+            grids: &scratch.grids,
+        };
         let mut sequence = Self {
             cache,
             layers,
             head: Head::new(model)?,
             embed,
+            group: Group::new(&on, &group, &scratch.tiles)?,
             control,
             decode: None,
             decode_guessing: None,

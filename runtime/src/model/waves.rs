@@ -54,7 +54,8 @@ impl Model {
             }
             recorder.copy(&scratch.tiles_upload, offset_bytes, &scratch.tiles.tiles, offset_bytes, len_bytes);
             bound.record_wave(&mut recorder, &kinds);
-            step.submit(self, recorder, mark)?;
+            self.watch.clock.end(&mut recorder, mark);
+            step.submit(self, recorder, vec![mark])?;
             tile_first += tile_count(&tiles);
         }
         Ok(())
@@ -102,18 +103,17 @@ impl Step {
         self.in_flight.clear();
     }
 
-    /// Submits what was recorded within `mark`, which began with it.
+    /// Submits what was recorded, and within it `marks`.
     pub(super) fn submit(
         &mut self,
         model: &Model,
-        mut recorder: Recorder,
-        mark: Option<Mark>,
+        recorder: Recorder,
+        marks: Vec<Option<Mark>>,
     ) -> Result<Ticket, ModelError> {
-        let clock = &model.watch.clock;
-        clock.end(&mut recorder, mark);
         let submitted =
             recorder.finish().and_then(|commands| Ok((model.gpu.submit(&[&commands])?, commands)));
-        clock.ended(submitted.as_ref().ok().map(|&(ticket, _)| ticket), mark);
+        let ticket = submitted.as_ref().ok().map(|&(ticket, _)| ticket);
+        marks.into_iter().for_each(|mark| model.watch.clock.ended(ticket, mark));
         let (ticket, commands) = submitted?;
         self.in_flight.push(commands);
         Ok(ticket)

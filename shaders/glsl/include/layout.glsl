@@ -15,6 +15,12 @@ const uint POOL_BUFFERS = 16u;
 const uint MATRICES = 3u;
 // Words of one expert tile: slot, first pair, pair count.
 const uint TILE_WORDS = 3u;
+// Words of one expert's group: first pair, pair count.
+const uint GROUP_WORDS = 2u;
+// Words of one dispatch's workgroup counts: x, y, z.
+const uint GRID_WORDS = 3u;
+// Dispatches that serve the tiles of one kind: `expert_gate_up`, then `expert_down`.
+const uint KIND_GRIDS = 2u;
 // Word of `control`: 0 lets the kernels run, anything else makes every kernel return at once.
 const uint CONTROL_STOP = 0u;
 // Word of `control`: tokens of the step.
@@ -78,6 +84,15 @@ struct AttentionMergePush {
     uint splits;
 };
 
+struct AttentionRowsPush {
+    uint head_count;
+    uint kv_head_count;
+    uint window;
+    uint ring_rows;
+    uint token_first;
+    float scale;
+};
+
 struct RouterPush {
     uint row_count;
     uint column_count;
@@ -96,6 +111,19 @@ struct ForceRoutesPush {
     uint expert_count;
     uint layer_count;
     uint moe_layer;
+};
+
+struct GroupPairsPush {
+    uint pair_count;
+};
+
+struct ResolveGroupsPush {
+    uint expert_count;
+    uint layer;
+    uint table_first;
+    uint tile_max;
+    uint kinds;
+    uint kind_stride;
 };
 
 struct ExpertGateUpPush {

@@ -1,9 +1,9 @@
-//! Twins of `attention` and `attention_merge`.
+//! Twins of `attention`, `attention_merge` and `attention_rows`.
 
 use half::f16;
 
 use super::{Control, at, rounded};
-use crate::layout::{AttentionMergePush, AttentionPush};
+use crate::layout::{AttentionMergePush, AttentionPush, AttentionRowsPush};
 
 /// The maximum that an empty split reports: below every score.
 pub const EMPTY_SPLIT_MAXIMUM: f32 = -3.4e38;
@@ -105,6 +105,30 @@ pub fn attention_merge(
     }
 }
 
+/// [`attention`] and [`attention_merge`] without splits, of the tokens from `push.token_first` on; the rows before them are left
+/// as they are.
+///
+/// q and target `[token_count, head_count, head_dim]`; caches as `rope` leaves them; sinks `[head_count]`.
+pub fn attention_rows(
+    control: &Control,
+    push: &AttentionRowsPush,
+    head_dim: u32,
+    q: &[f32],
+    [k_cache, v_cache]: [&[u32]; 2],
+    sinks: &[f32],
+    target: &mut [f32],
+) {
+    let &AttentionRowsPush { head_count, kv_head_count, window, ring_rows, token_first, scale } = push;
+    let attend = AttentionPush { head_count, kv_head_count, window, ring_rows, splits: 1, scale };
+    let rows = at(control.token_count) * at(head_count);
+    let mut partial = vec![0.0; rows * (at(head_dim) + 2)];
+    attention(control, &attend, head_dim, q, k_cache, v_cache, &mut partial);
+    let merge = AttentionMergePush { head_count, head_dim, splits: 1 };
+    let before = target[..at(token_first * head_count * head_dim)].to_vec();
+    attention_merge(control, &merge, &partial, sinks, target);
+    target[..before.len()].copy_from_slice(&before);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +185,23 @@ mod tests {
         let mut partial = [9.0; 12];
         attention(&control, &push, DIM, &[1.0; 4], &k_cache, &v_cache, &mut partial);
         assert_eq!(partial, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, EMPTY_SPLIT_MAXIMUM, 0.0]);
+    }
+
+    #[test]
+    fn rows_are_those_of_one_split_from_a_token_on() {
+        let push = AttentionRowsPush {
+            head_count: 1,
+            kv_head_count: 1,
+            window: 2,
+            ring_rows: 4,
+            token_first: 1,
+            scale: 1.0,
+        };
+        // Row 0 would be position 4: positions 5 and 6, in ring rows 1 and 2, are seen by rows 1 and 2 of the step.
+        let control = Control { stop: 0, token_count: 3, position: 4 };
+        let (k_cache, v_cache) = caches(4);
+        let mut target = [9.0; 12];
+        attention_rows(&control, &push, DIM, &[1.0; 12], [&k_cache, &v_cache], &[-1e30], &mut target);
+        assert_eq!(target, [9.0, 9.0, 9.0, 9.0, 0.5, 0.5, 0.5, 0.5, 1.5, 1.5, 1.5, 1.5]);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use flint_rt::base::ids::TokenId;
 use flint_rt::disk::ReadCounters;
 use flint_rt::engine::snapshot::{CacheShape, Cut, Restoring, Saving, Snapshot};
-use flint_rt::engine::{self, Engine, EngineError, SamplingAdvice, Session};
+use flint_rt::engine::speculate::DRAFTS_MAX;
+use flint_rt::engine::{self, Engine, EngineError, SamplingAdvice, Session, SpeculateMode, SpeculateStats};
 use flint_rt::expert::{ExpertError, StreamStats};
 use flint_rt::gpu::GpuError;
 use flint_rt::model::decode::StepOutput;
@@ -47,6 +48,8 @@ pub struct Counters {
     pub stream: StreamStats,
     /// Of the read queue.
     pub reads: ReadCounters,
+    /// Of drafts.
+    pub speculate: SpeculateStats,
     /// Slots of the expert pool.
     pub pool_slots: u32,
 }
@@ -93,6 +96,39 @@ pub trait Backend {
         feeds: &mut [Feed<'_, Self::Session>],
         observer: &mut dyn PrefillObserver,
     ) -> Result<Outputs, EngineError>;
+
+    /// Drafts that may ride beside a token, at most.
+    fn drafts_max(&self) -> u32 {
+        0
+    }
+
+    /// As [`Engine::feed_speculating`].
+    ///
+    /// # Errors
+    /// As there.
+    fn feed_speculating(
+        &mut self,
+        session: &mut Self::Session,
+        token: TokenId,
+        want: Want,
+        _drafts_max: u32,
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<StepOutput, EngineError> {
+        let mut outputs = self.step(&mut [Feed { session, tokens: &[token], want }], observer)?;
+        outputs.pop().expect("invariant: a feed has an output")
+    }
+
+    /// As [`Engine::take_ahead`].
+    ///
+    /// # Errors
+    /// As there.
+    fn take_ahead(
+        &mut self,
+        _session: &mut Self::Session,
+        _token: TokenId,
+    ) -> Result<Option<StepOutput>, EngineError> {
+        Ok(None)
+    }
 
     /// Copies the logits that `output` of the last step stands for, where they were wanted.
     fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>);
@@ -229,6 +265,32 @@ impl Backend for Engine {
         self.feed_many(&mut feeds, observer)
     }
 
+    fn drafts_max(&self) -> u32 {
+        match self.speculates() {
+            SpeculateMode::Off => 0,
+            SpeculateMode::Auto | SpeculateMode::Fixed(_) => DRAFTS_MAX,
+        }
+    }
+
+    fn feed_speculating(
+        &mut self,
+        session: &mut Session,
+        token: TokenId,
+        want: Want,
+        drafts_max: u32,
+        observer: &mut dyn PrefillObserver,
+    ) -> Result<StepOutput, EngineError> {
+        Engine::feed_speculating(self, session, token, want, drafts_max, observer)
+    }
+
+    fn take_ahead(
+        &mut self,
+        session: &mut Session,
+        token: TokenId,
+    ) -> Result<Option<StepOutput>, EngineError> {
+        Engine::take_ahead(self, session, token)
+    }
+
     fn read_logits(&self, output: &StepOutput, logits: &mut Vec<f32>) {
         self.read_logits_of(output, logits);
     }
@@ -241,6 +303,7 @@ impl Backend for Engine {
         Counters {
             stream: self.stream_stats(),
             reads: self.read_counters(),
+            speculate: self.speculate_stats(),
             pool_slots: self.plan().pool_slots,
         }
     }

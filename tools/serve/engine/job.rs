@@ -63,6 +63,9 @@ pub(crate) struct Numbers {
     pub(crate) reply_tokens: u32,
     /// Of these, those of thoughts.
     pub(crate) reasoning_tokens: u32,
+    /// Drafts of its tokens that were verified, and those that were right.
+    pub(crate) draft_tokens: u32,
+    pub(crate) draft_accepted: u32,
     /// From the request's arrival to its first step.
     pub(crate) queued: Duration,
     /// From its first step to its first token.

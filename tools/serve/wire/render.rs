@@ -140,13 +140,15 @@ pub(crate) fn sum(numbers: impl IntoIterator<Item = Numbers>) -> Numbers {
         cached_tokens: a.cached_tokens.saturating_add(b.cached_tokens),
         reply_tokens: a.reply_tokens.saturating_add(b.reply_tokens),
         reasoning_tokens: a.reasoning_tokens.saturating_add(b.reasoning_tokens),
+        draft_tokens: a.draft_tokens.saturating_add(b.draft_tokens),
+        draft_accepted: a.draft_accepted.saturating_add(b.draft_accepted),
         queued: a.queued + b.queued,
         prompt: a.prompt + b.prompt,
         reply: a.reply + b.reply,
     })
 }
 
-/// llama-server's `timings`: milliseconds, and tokens a second.
+/// llama-server's `timings`: milliseconds, and tokens a second; drafts where there were any.
 pub(crate) fn timings(numbers: &Numbers) -> Value {
     let prompt_n = numbers.prompt_tokens - numbers.cached_tokens;
     let (prompt_ms, reply_ms) = (millis(numbers.prompt), millis(numbers.reply));
@@ -154,7 +156,7 @@ pub(crate) fn timings(numbers: &Numbers) -> Value {
     let rate = |ms: f64, count: u32| if ms > 0.0 { f64::from(count) * 1e3 / ms } else { 0.0 };
     // The first token belongs to the prompt's time.
     let steps = numbers.reply_tokens.saturating_sub(1);
-    json!({
+    let mut timings = json!({
         "cache_n": numbers.cached_tokens,
         "prompt_n": prompt_n,
         "prompt_ms": prompt_ms,
@@ -165,7 +167,12 @@ pub(crate) fn timings(numbers: &Numbers) -> Value {
         "predicted_per_token_ms": each(reply_ms, steps),
         "predicted_per_second": rate(reply_ms, steps),
         "queued_ms": millis(numbers.queued),
-    })
+    });
+    if numbers.draft_tokens > 0 {
+        timings["draft_n"] = numbers.draft_tokens.into();
+        timings["draft_n_accepted"] = numbers.draft_accepted.into();
+    }
+    timings
 }
 
 /// llama-server's `timings` while a prompt goes on.
@@ -237,6 +244,7 @@ pub(crate) mod tests {
             queued: Duration::from_millis(5),
             prompt: Duration::from_millis(60),
             reply: Duration::from_millis(20),
+            ..Numbers::default()
         };
         Summary { end, numbers, tail: Vec::new() }
     }
@@ -253,6 +261,9 @@ pub(crate) mod tests {
             (&timings["prompt_per_second"], &timings["predicted_per_second"]),
             (&100.0.into(), &100.0.into())
         );
+        assert!(timings.get("draft_n").is_none(), "there were no drafts");
+        let drafted = super::timings(&Numbers { draft_tokens: 7, draft_accepted: 5, ..numbers });
+        assert_eq!((&drafted["draft_n"], &drafted["draft_n_accepted"]), (&7.into(), &5.into()));
         let none = super::timings(&Numbers::default());
         assert_eq!((&none["prompt_per_second"], &none["predicted_per_token_ms"]), (&0.0.into(), &0.0.into()));
     }

@@ -25,6 +25,7 @@ use crate::expert::policy::Policy;
 use crate::expert::pool::{ExpertSpace, Pool};
 use crate::expert::prefetch::{PrefetchControl, PrefetchMode};
 use crate::expert::retired::Retired;
+use crate::expert::slot::SlotState;
 use crate::expert::slot_memory::SlotMemory;
 use crate::expert::{ExpertError, Transport};
 use crate::gpu::{Buffer, Gpu, Placement, Ticket};
@@ -216,6 +217,12 @@ impl Streamer {
         self.pool.begin_sweep();
         self.inflow.drop_guesses(|_| true);
         self.lately_given.clear();
+    }
+
+    /// Whether `expert` is in a slot, also for the device.
+    pub fn is_resident(&self, layer: LayerIndex, expert: ExpertIndex) -> bool {
+        let slot = self.pool.lookup(ExpertKey { layer, expert });
+        slot.is_some_and(|slot| matches!(self.pool.state(slot), SlotState::Ready(_)))
     }
 
     /// Notes that a step used `experts`, all of which are in slots.

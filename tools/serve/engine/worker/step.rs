@@ -46,12 +46,30 @@ impl<B: Backend> Worker<B> {
         self.show(index);
     }
 
-    /// Keeps what the step of `shares` would overwrite and is wanted later. Gives those whose slots are fit for it.
-    fn keep_cuts(&mut self, shares: Vec<Share>) -> Vec<Share> {
+    /// How many drafts may be in the step of `shares`: beside the token of a slot that is alone in it. Several slots' tokens share what a
+    /// step reads as it is, and nobody's token is to wait for drafts of another's.
+    fn drafts_beside(&self, shares: &[Share]) -> u32 {
+        let [share] = shares else { return 0 };
+        let running = self.slots[share.slot].running.as_ref();
+        // A form is asked about one token after another, and cuts most drafts off.
+        let is_held = |running: &Running| {
+            let constraint = running.job.generation.constraint.as_ref();
+            constraint.is_some_and(|constraint| constraint.is_active())
+        };
+        let free = running.filter(|running| running.next.is_some() && !is_held(running));
+        free.map_or(0, |running| {
+            let behind = running.job.generation.tokens_max.saturating_sub(running.numbers.reply_tokens + 1);
+            behind.min(self.backend.drafts_max())
+        })
+    }
+
+    /// Keeps what the step of `shares`, and of so many drafts, would overwrite and is wanted later. Gives those whose slots are fit for it.
+    fn keep_cuts(&mut self, shares: Vec<Share>, drafts: u32) -> Vec<Share> {
         let mut fit = Vec::new();
         for share in shares {
             let (session, metrics) = (&self.slots[share.slot].session, &self.shared.metrics.prefix);
-            match self.store.before_step(share.slot, &mut self.backend, session, share.rows, metrics) {
+            let rows = share.rows + drafts;
+            match self.store.before_step(share.slot, &mut self.backend, session, rows, metrics) {
                 Ok(()) => fit.push(share),
                 Err(error) => self.settle(share.slot, |_, _| Outcome::Failed(Arc::new(error))),
             }
@@ -71,12 +89,16 @@ impl<B: Backend> Worker<B> {
         let waits: Vec<Option<Waits>> = (0..self.slots.len()).map(|index| self.waits(index)).collect();
         let room = Room { rows: self.backend.chunk_len(), sequences: STEP_SEQUENCES_MAX as usize };
         let shares = self.turns.plan(&waits, room);
-        let shares = self.keep_cuts(shares);
+        let drafts = self.drafts_beside(&shares);
+        let shares = self.keep_cuts(shares, drafts);
         if shares.is_empty() {
             return;
         }
         let (begin, prompt_rows) = (Instant::now(), prompt_rows(&waits, &shares));
-        let outputs = self.step(&shares);
+        let outputs = match shares.as_slice() {
+            [share] if drafts > 0 => self.step_with_drafts(share.slot, drafts),
+            shares => self.step(shares),
+        };
         if outputs.is_ok() {
             let tokens = shares.iter().map(|share| share.rows).sum::<u32>() - prompt_rows;
             self.turns.piece.note(tokens, prompt_rows, begin.elapsed());
@@ -145,6 +167,24 @@ impl<B: Backend> Worker<B> {
             jobs.push(&running.job);
         }
         backend.step(&mut feeds, &mut StepWatch { jobs, shared: &self.shared })
+    }
+
+    /// Feeds a slot its next token, and beside it up to `drafts` of what may follow.
+    fn step_with_drafts(&mut self, index: usize, drafts: u32) -> Result<Outputs, EngineError> {
+        let slot = &mut self.slots[index];
+        let running = slot.running.as_mut().expect("invariant: a slot that waits is running");
+        let token = running.next.expect("invariant: it waits for the step of a token");
+        let drafted = self.backend.counters().speculate.drafted;
+        let mut watch = StepWatch { jobs: vec![&running.job], shared: &self.shared };
+        let session = &mut slot.session;
+        let output = self.backend.feed_speculating(session, token, running.want, drafts, &mut watch);
+        let drafted = self.backend.counters().speculate.drafted - drafted;
+        running.numbers.draft_tokens += u32::try_from(drafted).expect("invariant: a few drafts");
+        match output {
+            // No fault of the step.
+            Err(error @ EngineError::Model(ModelError::ContextFull { .. })) => Ok(vec![Err(error)]),
+            output => Ok(vec![Ok(output?)]),
+        }
     }
 
     fn take_outputs(&mut self, shares: &[Share], outputs: Outputs) {

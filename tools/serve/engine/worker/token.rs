@@ -33,7 +33,19 @@ impl<B: Backend> Worker<B> {
             running.first_token_at = Instant::now();
             self.shared.metrics.prompt_done(&running.numbers);
         }
-        self.take_token(running, output)
+        let mut outcome = self.take_token(running, output);
+        // What the step computed for drafts that are chosen now.
+        while let (Outcome::GoesOn, Some(token)) = (&outcome, running.next) {
+            match self.backend.take_ahead(&mut self.slots[index].session, token) {
+                Ok(Some(output)) => {
+                    running.numbers.draft_accepted += 1;
+                    outcome = self.take_token(running, output);
+                }
+                Ok(None) => break,
+                Err(error) => return Outcome::Failed(Arc::new(error)),
+            }
+        }
+        outcome
     }
 
     /// Chooses the next token, and gives its text.
