@@ -8,7 +8,7 @@ mod nano;
 
 use flint_rt::engine::{EngineOptions, Session};
 use flint_rt::gpu::DeviceKind;
-use flint_rt::kernels::{Fusion, ManyForm, Tuning};
+use flint_rt::kernels::{Fusion, Many, ManyForm, Tuning};
 use flint_rt::model::Want;
 use nano::{Collected, Prompt, Vectors, open_nano, skip_without_device};
 
@@ -48,14 +48,15 @@ fn check_prompt(
 }
 
 fn check_all(prefill_chunk: u32) {
-    check_all_with(|options| options.prefill_chunk = Some(prefill_chunk));
+    check_all_up_to(usize::MAX, |options| options.prefill_chunk = Some(prefill_chunk));
 }
 
-fn check_all_with(change: impl FnOnce(&mut EngineOptions)) {
+/// The prompts of at most `tokens_max` tokens.
+fn check_all_up_to(tokens_max: usize, change: impl FnOnce(&mut EngineOptions)) {
     let Some(mut engine) = open_nano(change) else { return skip_without_device() };
     let vectors = Vectors::read();
     let mut session = engine.session().expect("a session");
-    for prompt in &vectors.prompts {
+    for prompt in vectors.prompts.iter().filter(|prompt| prompt.ids.len() <= tokens_max) {
         check_prompt(&mut engine, &mut session, prompt, &vectors);
     }
     assert_eq!(engine.gpu().validation_messages(), Vec::<String>::new(), "validation layers");
@@ -106,14 +107,16 @@ fn every_prompt_by_decode_alone() {
     check_all(1);
 }
 
-/// Every form of a next token's layer with a GPU's tiles; few slots, so that steps stop and go on within a layer.
+/// Every form of a next token's layer with a GPU's sizes, but for products of prompts, whose large tiles a software device compiles for
+/// minutes; few slots, so that steps stop and go on within a layer. The prompts reach beyond the window of the sliding layers.
 #[test]
 fn every_prompt_by_decode_alone_in_every_fusion() {
     for fusion in [Fusion::Nothing, Fusion::Stages, Fusion::StagesAndNorms] {
-        check_all_with(|options| {
+        check_all_up_to(70, |options| {
+            let many = Many::new(ManyForm::Tiles, DeviceKind::Software);
             options.prefill_chunk = Some(1);
             options.pool_slots = Some(24);
-            options.tuning = Some(Tuning { fusion, ..Tuning::for_device(DeviceKind::Discrete) });
+            options.tuning = Some(Tuning { fusion, many, ..Tuning::for_device(DeviceKind::Discrete) });
         });
     }
 }

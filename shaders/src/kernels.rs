@@ -9,9 +9,9 @@
 use crate::Kernel;
 use crate::layout::{
     ArgmaxPush, AttendPush, AttentionMergePush, AttentionPush, AttentionRowsPush, CombinePush, EmbedPush,
-    ExpertDownPush, ExpertGateUpPush, FfnDownPush, FfnGateUpPush, ForceRoutesPush, GateUpPush, GroupPairsPush,
-    MATRICES, MatmulPush, NormMatmulPush, POOL_BUFFERS, PickExpertsPush, ResolveGroupsPush, RmsNormPush,
-    RopePush, RoutePush, RouterPush,
+    ExpertDownPush, ExpertGateUpPush, FfnDownPush, FfnGateUpPush, ForceRoutesPush, GateUpPush,
+    GroupPairsPush, MATRICES, MatmulPush, NormMatmulPush, POOL_BUFFERS, PickExpertsPush, ResolveGroupsPush,
+    RmsNormPush, RopePush, RoutePush, RouterPush,
 };
 
 macro_rules! kernels {
