@@ -1,5 +1,5 @@
 //! How products of many rows, those of prompts, are computed: in which form, and with which sizes of tiles. Pure but for
-//! [`ManyForm::or_environment`].
+//! [`ManyForm::from_environment`].
 //!
 //! In: what the device is, how many rows there are. Out: a [`Many`] and the tile to take.
 //!

@@ -3,7 +3,7 @@
 //! - Owns: how often drafts were right, what steps with drafts cost beside plain ones, and whether drafting has paid of late.
 //! - In: each step's cost and outcome, and for steps without drafts whether one would have been right. Out: a number of drafts.
 //! - Invariants: pure; equal steps give equal answers. Plain steps teach how often drafts are right, so only what a step costs is found
-//!   out by paying for it. A trial that does not pay ends when it has cost [`LOSS_MAX`] plain steps, and the next one comes after 64, 128,
+//!   out by paying for it. A trial that does not pay ends when it has cost `LOSS_MAX` plain steps, and the next one comes after 64, 128,
 //!   ... tokens: what is lost on a text that repeats nothing is bounded by the number of trials.
 //!
 //! With a share a of drafts right, k of them give 1 + a + ... + a^k tokens a step; the k is taken for which these are the most a second.
