@@ -106,7 +106,7 @@ fn every_row_has_the_bits_of_a_plain_step() {
             options.pool_slots = Some(6);
             options.host_memory = HostMemory::Auto;
         }),
-        // Several subgroups sum a row, and keys are split in 16.
+        // Several subgroups sum a row, and keys are split.
         ("the tiles of a GPU", |options| options.tuning = Some(Tuning::for_device(DeviceKind::Discrete))),
         ("steps of three", |options| options.prefill_chunk = Some(3)),
     ];
