@@ -237,6 +237,7 @@ fn missing_subgroup_operations(subgroup: &vk::PhysicalDeviceSubgroupProperties<'
         ("subgroup arithmetic", vk::SubgroupFeatureFlags::ARITHMETIC),
         ("subgroup ballot", vk::SubgroupFeatureFlags::BALLOT),
         ("subgroup shuffle", vk::SubgroupFeatureFlags::SHUFFLE),
+        ("subgroup vote", vk::SubgroupFeatureFlags::VOTE),
     ];
     let is_missing = |flags| !has_stage || !subgroup.supported_operations.contains(flags);
     required.iter().filter(|(_, flags)| is_missing(*flags)).map(|(name, _)| (*name).to_owned()).collect()

@@ -330,10 +330,11 @@ impl Layer {
         }
         recorder.barrier();
         with.group.record_resolve(recorder, with.kinds, experts.layer, experts.moe_layer);
+        recorder.barrier_for_grids();
+        // Not beside what may set the stop word: lanes of a workgroup could disagree about it.
         if fused.is_none() {
             self.down.record(recorder, rows);
         }
-        recorder.barrier_for_grids();
         for other in with.others {
             let stop_byte = u64::from(CONTROL_STOP) * 4;
             recorder.copy(with.control, stop_byte, other, stop_byte, 4);
