@@ -198,7 +198,7 @@ fn a_resident_prompt_runs_without_the_host() {
     let wanted = feed_long(&mut engine, TOKENS);
     let layers = u64::from(engine.config().layer_count - engine.config().lead_layer_count);
     let mut least = u64::MAX;
-    for _ in 0..5 {
+    for _ in 0..30 {
         let (before, hits) = (engine.step_counters(), engine.stream_stats().hits);
         assert!(feed_long(&mut engine, TOKENS) == wanted, "other bits without the host");
         let after = engine.step_counters();

@@ -33,9 +33,11 @@ impl<B: Backend> Worker<B> {
             running.first_token_at = Instant::now();
             self.shared.metrics.prompt_done(&running.numbers);
         }
+        let asked = running.want;
         let mut outcome = self.take_token(running, output);
-        // What the step computed for drafts that are chosen now.
-        while let (Outcome::GoesOn, Some(token)) = (&outcome, running.next) {
+        // What the step computed for drafts that are chosen now, as long as it gives what they are chosen from: where a call is opened
+        // logits are wanted from then on, and the step may have none.
+        while let (Outcome::GoesOn, Some(token), true) = (&outcome, running.next, running.want == asked) {
             match self.backend.take_ahead(&mut self.slots[index].session, token) {
                 Ok(Some(output)) => {
                     running.numbers.draft_accepted += 1;
