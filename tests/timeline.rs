@@ -8,24 +8,14 @@ use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, Session, StepProfile, TimeSplit};
 use flint_rt::model::Want;
 use flint_rt::model::prefill::NoObserver;
-use nano::{Vectors, open_nano, skip_without_device};
+use nano::{open_nano, skip_without_device};
 
 const SLOTS: u32 = 12;
 const RECORD_BYTES: u64 = 30_720;
 
 /// A prompt and eight tokens with a pool that misses all the time.
 fn run(engine: &mut Engine) -> Vec<TokenId> {
-    let vectors = Vectors::read();
-    let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
-    let mut session = engine.session().expect("a session");
-    let fed = engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut NoObserver).expect("fed");
-    let mut tokens = vec![fed.step.greedy.expect("wanted")];
-    for _ in 0..8 {
-        let last = *tokens.last().expect("never empty");
-        let step = engine.feed_token(&mut session, last, Want::Greedy).expect("a step");
-        tokens.push(step.greedy.expect("wanted"));
-    }
-    tokens
+    nano::reply(engine, 8)
 }
 
 fn of(events: &[Event], lane: Lane) -> Vec<&Event> {

@@ -8,23 +8,11 @@ use std::fs;
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, TuningSource, tuned};
 use flint_rt::kernels::Tuning;
-use flint_rt::model::Want;
-use flint_rt::model::prefill::NoObserver;
-use nano::{Vectors, open_nano, skip_without_device};
+use nano::{open_nano, skip_without_device};
 
 /// A prompt and some tokens.
 fn run(engine: &mut Engine) -> Vec<TokenId> {
-    let vectors = Vectors::read();
-    let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
-    let mut session = engine.session().expect("a session");
-    let fed = engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut NoObserver).expect("fed");
-    let mut tokens = vec![fed.step.greedy.expect("wanted")];
-    for _ in 0..6 {
-        let last = *tokens.last().expect("never empty");
-        let step = engine.feed_token(&mut session, last, Want::Greedy).expect("a step");
-        tokens.push(step.greedy.expect("wanted"));
-    }
-    tokens
+    nano::reply(engine, 6)
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use flint_rt::base::ids::TokenId;
 use flint_rt::engine::{Engine, EngineError, EngineOptions, HostMemory};
 use flint_rt::gpu::GpuError;
-use flint_rt::model::LayerRoutes;
-use flint_rt::model::prefill::PrefillObserver;
+use flint_rt::model::prefill::{NoObserver, PrefillObserver};
+use flint_rt::model::{LayerRoutes, Want};
 use flint_rt::text::{Specials, Tokenizer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -33,6 +33,21 @@ pub(crate) fn open_nano(change: impl FnOnce(&mut EngineOptions)) -> Option<Engin
         Err(EngineError::Gpu(GpuError::LoaderMissing { .. } | GpuError::NoDevice { .. })) => None,
         Err(error) => panic!("the bundled model does not open: {error}"),
     }
+}
+
+/// The tokens that follow a chat's prompt, fed one by one: the first and `steps` more.
+pub(crate) fn reply(engine: &mut Engine, steps: usize) -> Vec<TokenId> {
+    let vectors = Vectors::read();
+    let prompt = vectors.prompts.iter().find(|prompt| prompt.name == "chat").expect("a known prompt");
+    let mut session = engine.session().expect("a session");
+    let fed = engine.feed_prompt(&mut session, &prompt.ids, Want::Greedy, &mut NoObserver).expect("fed");
+    let mut tokens = vec![fed.step.greedy.expect("wanted")];
+    for _ in 0..steps {
+        let last = *tokens.last().expect("never empty");
+        let step = engine.feed_token(&mut session, last, Want::Greedy).expect("a step");
+        tokens.push(step.greedy.expect("wanted"));
+    }
+    tokens
 }
 
 /// Says that a test could not run.
