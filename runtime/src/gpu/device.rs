@@ -76,12 +76,14 @@ impl Device {
             .timeline_semaphore(true)
             .host_query_reset(has_host_query_reset)
             .shader_float16(has_matrix)
-            .vulkan_memory_model(has_matrix);
+            .vulkan_memory_model(has_matrix)
+            .vulkan_memory_model_device_scope(has_matrix);
         let mut matrix = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
             .synchronization2(true)
             .subgroup_size_control(true)
             .compute_full_subgroups(true)
+            .shader_integer_dot_product(true)
             .maintenance4(true);
         let mut create = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queue_infos)

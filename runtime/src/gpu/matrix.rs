@@ -39,7 +39,7 @@ pub(super) fn choose(offered: &[vk::CooperativeMatrixPropertiesKHR<'_>]) -> Opti
 }
 
 /// What `physical`, which speaks Vulkan 1.3 and offers the extension, can do for the kernels; `None` where it lacks a feature that
-/// they need beside it, f16 arithmetic or the Vulkan memory model, or lists no shape for them.
+/// they need beside it, f16 arithmetic or the Vulkan memory model with device scope, or lists no shape for them.
 pub(super) fn read(
     entry: &ash::Entry,
     instance: &ash::Instance,
@@ -54,9 +54,15 @@ pub(super) fn read(
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut stages);
     // SAFETY: as above.
     unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-    let has_features = [matrix.cooperative_matrix, v12.shader_float16, v12.vulkan_memory_model]
-        .iter()
-        .all(|&is| is == vk::TRUE);
+    // Where the memory model is on, kernels whose last workgroup goes on with what the others wrote need its scope, too.
+    let has_features = [
+        matrix.cooperative_matrix,
+        v12.shader_float16,
+        v12.vulkan_memory_model,
+        v12.vulkan_memory_model_device_scope,
+    ]
+    .iter()
+    .all(|&is| is == vk::TRUE);
     if !has_features || !stages.cooperative_matrix_supported_stages.contains(vk::ShaderStageFlags::COMPUTE) {
         return None;
     }
