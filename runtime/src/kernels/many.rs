@@ -115,12 +115,13 @@ impl Many {
     ///
     /// Cooperative matrices: a subgroup with 64 x 64 outputs reads a byte of shared memory for 16 multiplications, which is where
     /// matrix units and shared memory keep pace; experts have few tokens, so all subgroups lie along their rows. A software device
-    /// runs these forms only in tests: small tiles, which its compiler unrolls in reasonable time.
+    /// runs these forms only in tests: small tiles, which its compiler unrolls in reasonable time, of 32 lanes at least, so that a GPU can
+    /// run the same tests.
     pub fn new(form: ManyForm, kind: DeviceKind) -> Self {
         let (dense, experts) = match (form, kind) {
             (ManyForm::Registers | ManyForm::Tiles, DeviceKind::Software) => (
-                [tile(32, 32, 32, 4, 4), tile(32, 16, 32, 4, 4), tile(16, 8, 32, 4, 4)],
-                [tile(32, 32, 32, 4, 4), tile(32, 16, 32, 4, 4), tile(16, 8, 32, 4, 4)],
+                [tile(32, 32, 32, 4, 4), tile(32, 16, 32, 4, 4), tile(32, 8, 32, 2, 4)],
+                [tile(32, 32, 32, 4, 4), tile(32, 16, 32, 4, 4), tile(32, 8, 32, 2, 4)],
             ),
             (ManyForm::CooperativeMatrix, DeviceKind::Software) => (
                 [tile(32, 32, 32, 2, 1), tile(32, 16, 32, 2, 1), tile(16, 16, 32, 1, 1)],
